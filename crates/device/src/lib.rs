@@ -1,1 +1,35 @@
-//! Not written yet.
+//! Devices: memory that a ledger counts, streams and events, and the closed list of operations.
+//!
+//! A [`Device`] is a [`Backend`] behind a [`Ledger`]. The backend seam is narrow on purpose: a few
+//! memory verbs, streams, and one `launch` over [`OpCall`], so a new operation is a compile error in
+//! every backend until it is handled. This crate has no kernels; it has the two devices that need
+//! none: [`null`](NullBackend), which allocates and computes nothing, and [`sim`](SimBackend), which
+//! gives another backend a budget of its own and meters its copies.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod buffer;
+mod device;
+mod error;
+mod host_stream;
+mod ledger;
+pub mod noise;
+mod null;
+pub mod op;
+mod operand;
+mod registry;
+mod sim;
+mod stream;
+
+pub use backend::{Backend, Description, EventBackend, Memory, MemoryInfo, StreamBackend, StreamKind};
+pub use buffer::{Buffer, ReadGuard, Span, WriteGuard};
+pub use device::Device;
+pub use error::{Error, OutOfMemory, Result};
+pub use host_stream::{HostExecutor, HostStream};
+pub use ledger::{Charge, Ledger, LedgerReport, Reservation};
+pub use null::NullBackend;
+pub use op::OpCall;
+pub use operand::Operand;
+pub use registry::Registry;
+pub use sim::{ParseSimSpecError, SimBackend, SimSpec};
+pub use stream::{Event, Stream};

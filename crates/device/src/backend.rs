@@ -1,0 +1,134 @@
+//! The seam that a kind of device implements: memory, streams, and one launch over all operations.
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use meta::{DType, DeviceId};
+
+use crate::{Event, OpCall, Result, Span};
+
+/// One device, as its implementation sees it. [`Device`](crate::Device) adds the ledger in front.
+pub trait Backend: Send + Sync {
+    /// What the device is.
+    fn describe(&self) -> Description;
+
+    /// Memory as the device itself counts it now.
+    fn memory(&self) -> Result<MemoryInfo>;
+
+    /// Allocates memory on the device. The contents are undefined.
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
+
+    /// Allocates host memory that this device copies from and to at full speed.
+    fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
+
+    /// Opens an in-order queue of work.
+    fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>>;
+
+    /// Whether a valid call can run here; the reason if not.
+    fn supports(&self, call: &OpCall) -> Result<(), String>;
+
+    /// Gives cached memory back to the driver or operating system.
+    fn trim(&self) -> Result<()>;
+
+    /// Whether copies from that device need no detour through the host.
+    fn reaches(&self, other: DeviceId) -> bool;
+}
+
+/// An in-order queue of work on one device.
+pub trait StreamBackend: Send + Sync {
+    /// Queues an operation. The call has been validated.
+    fn launch(&self, call: &OpCall) -> Result<()>;
+
+    /// Queues a copy of bytes; both spans have the same length.
+    fn copy(&self, to: &Span, from: &Span) -> Result<()>;
+
+    /// Marks this point of the queue.
+    fn record(&self) -> Result<Event>;
+
+    /// Makes later work of this queue wait for an event of any device.
+    fn wait(&self, event: &Event) -> Result<()>;
+
+    /// Blocks until all queued work is done; returns the first error of any of it.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// A point in a stream.
+pub trait EventBackend: Send + Sync {
+    /// Whether the work before it is done.
+    fn is_done(&self) -> Result<bool>;
+
+    /// Blocks until the work before it is done; an error of that work is returned.
+    fn wait(&self) -> Result<()>;
+
+    /// For backends to recognise their own.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A block of memory.
+///
+/// Where [`Memory::host_pointer`] gives a pointer, it must stay valid for reads of [`Memory::len`]
+/// bytes, and for writes if [`Memory::is_writable`], for as long as the value lives: the CPU's kernels
+/// rely on it. Access is ordered by the guards of [`Buffer`](crate::Buffer).
+pub trait Memory: Send + Sync {
+    /// Size in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the host can address it, if it can.
+    fn host_pointer(&self) -> Option<NonNull<u8>>;
+
+    /// Whether it may be written.
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    /// For backends to recognise their own.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What a stream is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamKind {
+    /// Operations; copies only where they must be in order with them.
+    Compute,
+    /// Copies that run beside computing.
+    Copy,
+}
+
+/// What a device is.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The id under which it is known.
+    pub id: DeviceId,
+    /// Its model name, such as the processor's or the card's.
+    pub name: String,
+    /// More about it: instruction sets, compute capability, driver.
+    pub detail: String,
+    /// Element types that activations may have here, the preferred one first.
+    pub activations: &'static [DType],
+    /// Whether this is a simulation, which must always be said.
+    pub simulated: bool,
+}
+
+/// Memory as a device counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// All memory of the device.
+    pub total: u64,
+    /// What is free for anyone.
+    pub free: u64,
+    /// What Gantry's allocator holds for reuse.
+    pub cached: u64,
+}
+
+impl fmt::Debug for dyn Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} bytes)", self.len())
+    }
+}

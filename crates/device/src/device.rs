@@ -1,0 +1,147 @@
+//! A device: a backend behind its ledger.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use meta::DeviceId;
+
+use crate::backend::{Backend, Description, MemoryInfo, StreamKind};
+use crate::{Buffer, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, Stream};
+
+/// One device: all its memory goes through its ledger, all its work through its streams.
+#[derive(Clone)]
+pub struct Device {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    description: Description,
+    backend: Arc<dyn Backend>,
+    ledger: Ledger,
+    compute: OnceLock<Stream>,
+}
+
+impl Device {
+    /// A device that may use at most `budget` bytes.
+    pub fn new(backend: Arc<dyn Backend>, budget: u64) -> Device {
+        let description = backend.describe();
+        let ledger = Ledger::new(description.id, budget);
+        Device { shared: Arc::new(Shared { description, backend, ledger, compute: OnceLock::new() }) }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> DeviceId {
+        self.shared.description.id
+    }
+
+    /// What it is.
+    pub fn description(&self) -> &Description {
+        &self.shared.description
+    }
+
+    /// Its ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    /// Memory as the device itself counts it now.
+    pub fn memory(&self) -> Result<MemoryInfo> {
+        self.shared.backend.memory()
+    }
+
+    /// Allocates memory, contents undefined. The ledger has the bytes first. If the device is short
+    /// although the ledger is not, caches are given back and it is tried once more.
+    pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        let charge = self.ledger().charge(bytes as u64)?;
+        let memory = self.with_retry(|backend| backend.allocate(bytes))?;
+        Ok(Buffer::new(self.id(), memory, Some(charge)))
+    }
+
+    /// Allocates from bytes that were promised before.
+    pub fn allocate_from(&self, reservation: &mut Reservation, bytes: usize) -> Result<Buffer> {
+        let charge = reservation.charge(bytes as u64)?;
+        let memory = self.with_retry(|backend| backend.allocate(bytes))?;
+        Ok(Buffer::new(self.id(), memory, Some(charge)))
+    }
+
+    /// Allocates host memory, counted by the ledger of `host`, that this device copies from and to at
+    /// full speed.
+    pub fn allocate_pinned(&self, host: &Device, bytes: usize) -> Result<Buffer> {
+        let charge = host.ledger().charge(bytes as u64)?;
+        let memory = self.shared.backend.allocate_pinned(bytes)?;
+        Ok(Buffer::new(host.id(), memory, Some(charge)))
+    }
+
+    /// Copies bytes onto the device and waits until they are there.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
+        let buffer = self.allocate(bytes.len())?;
+        let source = Buffer::over(Arc::new(bytes.to_vec()));
+        let stream = self.compute_stream()?;
+        stream.copy(&buffer.whole(), &source.whole())?;
+        stream.synchronize()?;
+        Ok(buffer)
+    }
+
+    /// The stream on which this device's operations run in order.
+    pub fn compute_stream(&self) -> Result<Stream> {
+        if let Some(stream) = self.shared.compute.get() {
+            return Ok(stream.clone());
+        }
+        let stream = self.open_stream(StreamKind::Compute)?;
+        Ok(self.shared.compute.get_or_init(|| stream).clone())
+    }
+
+    /// Opens another stream.
+    pub fn open_stream(&self, kind: StreamKind) -> Result<Stream> {
+        let queue = self.shared.backend.open_stream(kind)?;
+        Ok(Stream::new(self.id(), Arc::clone(&self.shared.backend), queue))
+    }
+
+    /// Whether a call can run here; the reason if not.
+    pub fn supports(&self, call: &OpCall) -> Result<(), String> {
+        self.shared.backend.supports(call)
+    }
+
+    /// Whether copies from that device need no detour through the host.
+    pub fn reaches(&self, other: DeviceId) -> bool {
+        self.shared.backend.reaches(other)
+    }
+
+    /// Gives cached memory back to the driver or operating system.
+    pub fn trim(&self) -> Result<()> {
+        self.shared.backend.trim()
+    }
+
+    fn with_retry<T>(&self, attempt: impl Fn(&dyn Backend) -> Result<T>) -> Result<T> {
+        let backend = &*self.shared.backend;
+        match attempt(backend) {
+            Err(Error::OutOfMemory(_)) => {
+                backend.trim()?;
+                attempt(backend).map_err(|error| self.with_numbers(error))
+            }
+            other => other,
+        }
+    }
+
+    /// A backend knows what it was asked for and what is free; the ledger knows the rest.
+    fn with_numbers(&self, error: Error) -> Error {
+        match error {
+            Error::OutOfMemory(short) => {
+                let report = self.ledger().report();
+                Error::OutOfMemory(OutOfMemory {
+                    budget: report.budget,
+                    used: report.used.saturating_sub(short.wanted),
+                    reserved: report.reserved,
+                    ..short
+                })
+            }
+            other => other,
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.id())
+    }
+}

@@ -1,0 +1,180 @@
+//! Streams of devices that the host itself works for: operations run at once in the caller's thread,
+//! copies of a copy stream run in order in a thread of their own.
+
+use std::any::Any;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::backend::{EventBackend, StreamBackend, StreamKind};
+use crate::{Event, OpCall, Result, Span};
+
+/// Does the work of a host stream, synchronously.
+pub trait HostExecutor: Send + Sync + 'static {
+    /// Runs an operation to its end.
+    fn run(&self, call: &OpCall) -> Result<()>;
+
+    /// Copies bytes; both spans have the same length.
+    fn copy(&self, to: &Span, from: &Span) -> Result<()>;
+}
+
+/// A stream whose work the host does.
+pub struct HostStream {
+    executor: Arc<dyn HostExecutor>,
+    worker: Option<Worker>,
+}
+
+struct Worker {
+    commands: Option<Sender<Command>>,
+    failure: Arc<Mutex<Option<crate::Error>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Command {
+    Launch(Box<OpCall>),
+    Copy(Span, Span),
+    Wait(Event),
+    Record(Arc<HostEvent>),
+}
+
+impl HostStream {
+    /// A compute stream works in the caller's thread; a copy stream starts a thread.
+    pub fn new(executor: Arc<dyn HostExecutor>, kind: StreamKind) -> HostStream {
+        let worker = (kind == StreamKind::Copy).then(|| Worker::start(Arc::clone(&executor)));
+        HostStream { executor, worker }
+    }
+}
+
+impl StreamBackend for HostStream {
+    fn launch(&self, call: &OpCall) -> Result<()> {
+        match &self.worker {
+            None => self.executor.run(call),
+            Some(worker) => worker.send(Command::Launch(Box::new(call.clone()))),
+        }
+    }
+
+    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+        match &self.worker {
+            None => self.executor.copy(to, from),
+            Some(worker) => worker.send(Command::Copy(to.clone(), from.clone())),
+        }
+    }
+
+    fn record(&self) -> Result<Event> {
+        let event = Arc::new(HostEvent::default());
+        match &self.worker {
+            None => event.finish(Ok(())),
+            Some(worker) => worker.send(Command::Record(Arc::clone(&event)))?,
+        }
+        Ok(Event::new(event))
+    }
+
+    fn wait(&self, event: &Event) -> Result<()> {
+        match &self.worker {
+            None => event.wait(),
+            Some(worker) => worker.send(Command::Wait(event.clone())),
+        }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let waited = self.record()?.wait();
+        match &self.worker {
+            None => waited,
+            // The failure is reported once; after that the stream works again.
+            Some(worker) => lock(&worker.failure).take().map_or(waited, Err),
+        }
+    }
+}
+
+impl Worker {
+    fn start(executor: Arc<dyn HostExecutor>) -> Worker {
+        let (commands, queue) = channel::<Command>();
+        let failure = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&failure);
+        let thread = std::thread::spawn(move || {
+            for command in queue {
+                perform(&*executor, &seen, command);
+            }
+        });
+        Worker { commands: Some(commands), failure, thread: Some(thread) }
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        let commands = self.commands.as_ref().expect("the sender is taken only by drop");
+        // The thread ends only when the sender is gone: a send cannot fail unless an executor panicked,
+        // and then the event's waiters must not hang.
+        if let Err(unsent) = commands.send(command)
+            && let Command::Record(event) = unsent.0
+        {
+            event.finish(Ok(()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the executor has been printed by its thread; there is nothing to add here.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does one command. After a failure the stream skips work until the failure has been reported, so
+/// that nothing computes on bytes that never came; events are always finished.
+fn perform(executor: &dyn HostExecutor, failure: &Mutex<Option<crate::Error>>, command: Command) {
+    let failed = lock(failure).clone();
+    let result = match (command, failed) {
+        (Command::Record(event), failed) => {
+            event.finish(failed.map_or(Ok(()), Err));
+            return;
+        }
+        (_, Some(_)) => return,
+        (Command::Launch(call), None) => executor.run(&call),
+        (Command::Copy(to, from), None) => executor.copy(&to, &from),
+        (Command::Wait(event), None) => event.wait(),
+    };
+    if let Err(error) = result {
+        *lock(failure) = Some(error);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A point in a host stream.
+#[derive(Default)]
+struct HostEvent {
+    outcome: Mutex<Option<Result<()>>>,
+    finished: Condvar,
+}
+
+impl HostEvent {
+    fn finish(&self, outcome: Result<()>) {
+        *lock(&self.outcome) = Some(outcome);
+        self.finished.notify_all();
+    }
+}
+
+impl EventBackend for HostEvent {
+    fn is_done(&self) -> Result<bool> {
+        lock(&self.outcome).clone().map_or(Ok(false), |outcome| outcome.map(|()| true))
+    }
+
+    fn wait(&self) -> Result<()> {
+        let mut outcome = lock(&self.outcome);
+        loop {
+            if let Some(done) = &*outcome {
+                return done.clone();
+            }
+            outcome = self.finished.wait(outcome).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

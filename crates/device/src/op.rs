@@ -1,0 +1,215 @@
+//! The closed list of operations. Each call is a value that owns its operands, is checked once here,
+//! and is matched by every backend. Outputs are operands too: the caller allocates them.
+
+mod attention;
+mod check;
+mod convolution;
+mod elementwise;
+mod layout;
+mod norm;
+mod position;
+mod product;
+mod reduction;
+mod resample;
+
+pub use attention::{Attention, AttentionMask};
+pub use convolution::{Convolution, Padding, Window};
+pub use elementwise::{
+    Activation, Binary, BinaryKind, GatedActivation, GatedAdd, Modulate, Unary, UnaryKind,
+};
+pub use layout::{Copy, Embedding, NormalNoise, Pad};
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use position::{Rope, RopeLayout};
+pub use product::{Linear, Matmul};
+pub use reduction::{Reduce, ReduceKind, Softmax};
+pub use resample::{Resize, ResizeMode};
+
+use crate::{Operand, Result};
+
+/// One call of one operation.
+#[derive(Clone, Debug)]
+pub enum OpCall {
+    /// Rows times a stored weight, with bias and activation.
+    Linear(Linear),
+    /// Batches of matrix products.
+    Matmul(Matmul),
+    /// Scaled dot-product attention.
+    Attention(Attention),
+    /// Convolution over one, two or three dimensions.
+    Convolution(Convolution),
+    /// Normalisation over groups of channels.
+    GroupNorm(GroupNorm),
+    /// Normalisation to mean 0 and variance 1 over the last dimension.
+    LayerNorm(LayerNorm),
+    /// Normalisation by the root mean square over the last dimension.
+    RmsNorm(RmsNorm),
+    /// Rotary position embedding.
+    Rope(Rope),
+    /// `x * (1 + scale) + shift`.
+    Modulate(Modulate),
+    /// `x + gate * y`.
+    GatedAdd(GatedAdd),
+    /// `activation(gate) * up`.
+    GatedActivation(GatedActivation),
+    /// One value in, one value out.
+    Unary(Unary),
+    /// Two values in, one value out.
+    Binary(Binary),
+    /// Softmax over the last dimension.
+    Softmax(Softmax),
+    /// Sums, means and extremes over dimensions.
+    Reduce(Reduce),
+    /// Rows of a table.
+    Embedding(Embedding),
+    /// Conversion of type and layout; also unpacks quantised weights.
+    Copy(Copy),
+    /// A border around a tensor.
+    Pad(Pad),
+    /// Another image size.
+    Resize(Resize),
+    /// Normal noise from a seed.
+    NormalNoise(NormalNoise),
+}
+
+/// What every operation answers.
+trait Operation {
+    const NAME: &'static str;
+
+    /// Calls `visit` with each operand that is read.
+    fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand));
+
+    /// The operand that is written.
+    fn output(&self) -> &Operand;
+
+    /// Whether the operands fit each other.
+    fn check(&self) -> Result<()>;
+
+    /// Additions and multiplications, roughly; one per value where there is no better count.
+    fn flops(&self) -> u64 {
+        self.output().count() as u64
+    }
+}
+
+/// Applies an expression to the call inside, whichever it is.
+macro_rules! with_call {
+    ($self:expr, $call:ident => $body:expr) => {
+        match $self {
+            OpCall::Linear($call) => $body,
+            OpCall::Matmul($call) => $body,
+            OpCall::Attention($call) => $body,
+            OpCall::Convolution($call) => $body,
+            OpCall::GroupNorm($call) => $body,
+            OpCall::LayerNorm($call) => $body,
+            OpCall::RmsNorm($call) => $body,
+            OpCall::Rope($call) => $body,
+            OpCall::Modulate($call) => $body,
+            OpCall::GatedAdd($call) => $body,
+            OpCall::GatedActivation($call) => $body,
+            OpCall::Unary($call) => $body,
+            OpCall::Binary($call) => $body,
+            OpCall::Softmax($call) => $body,
+            OpCall::Reduce($call) => $body,
+            OpCall::Embedding($call) => $body,
+            OpCall::Copy($call) => $body,
+            OpCall::Pad($call) => $body,
+            OpCall::Resize($call) => $body,
+            OpCall::NormalNoise($call) => $body,
+        }
+    };
+}
+
+/// The name of the operation a call is of.
+fn name_of<T: Operation>(_: &T) -> &'static str {
+    T::NAME
+}
+
+impl OpCall {
+    /// The operation's name.
+    pub fn name(&self) -> &'static str {
+        with_call!(self, call => name_of(call))
+    }
+
+    /// The operands that are read.
+    pub fn inputs(&self) -> Vec<&Operand> {
+        let mut inputs = Vec::with_capacity(5);
+        with_call!(self, call => call.inputs(&mut |operand| inputs.push(operand)));
+        inputs
+    }
+
+    /// The operand that is written.
+    pub fn output(&self) -> &Operand {
+        with_call!(self, call => call.output())
+    }
+
+    /// All operands, the output last.
+    pub fn operands(&self) -> Vec<&Operand> {
+        let mut all = self.inputs();
+        all.push(self.output());
+        all
+    }
+
+    /// Additions and multiplications, roughly.
+    pub fn flops(&self) -> u64 {
+        with_call!(self, call => call.flops())
+    }
+
+    /// Whether the operands fit each other, and the output overlaps no input. An elementwise operation
+    /// may write exactly over an input.
+    pub fn validate(&self) -> Result<()> {
+        with_call!(self, call => call.check())?;
+        let in_place = matches!(
+            self,
+            OpCall::Modulate(_)
+                | OpCall::GatedAdd(_)
+                | OpCall::GatedActivation(_)
+                | OpCall::Unary(_)
+                | OpCall::Binary(_)
+        );
+        let out = self.output();
+        for input in self.inputs() {
+            if input.overlaps(out) && !(in_place && input.same_view(out)) {
+                return Err(check::error(
+                    self.name(),
+                    "output",
+                    "apart from the inputs".into(),
+                    format!("{out:?} over {input:?}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets a call be passed where an [`OpCall`] is wanted.
+macro_rules! into_call {
+    ($($name:ident),*) => {
+        $(impl From<$name> for OpCall {
+            fn from(call: $name) -> OpCall {
+                OpCall::$name(call)
+            }
+        })*
+    };
+}
+
+into_call!(
+    Linear,
+    Matmul,
+    Attention,
+    Convolution,
+    GroupNorm,
+    LayerNorm,
+    RmsNorm,
+    Rope,
+    Modulate,
+    GatedAdd,
+    GatedActivation,
+    Unary,
+    Binary,
+    Softmax,
+    Reduce,
+    Embedding,
+    Copy,
+    Pad,
+    Resize,
+    NormalNoise
+);

@@ -1,0 +1,123 @@
+//! Normalisations.
+
+use super::{Operation, check};
+use crate::{Operand, Result};
+
+/// Mean 0 and variance 1 over each group of channels, then scale and shift per channel.
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    /// `[batch, channels, …]`, contiguous.
+    pub x: Operand,
+    /// `[channels]`.
+    pub weight: Option<Operand>,
+    /// `[channels]`.
+    pub bias: Option<Operand>,
+    /// Number of groups; divides the channels.
+    pub groups: usize,
+    /// Added to the variance.
+    pub eps: f32,
+    /// As `x`.
+    pub out: Operand,
+}
+
+impl Operation for GroupNorm {
+    const NAME: &'static str = "group norm";
+
+    fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
+        visit(&self.x);
+        self.weight.iter().chain(&self.bias).for_each(visit);
+    }
+
+    fn output(&self) -> &Operand {
+        &self.out
+    }
+
+    fn check(&self) -> Result<()> {
+        let (op, x) = (Self::NAME, &self.x);
+        check::same_in_out(op, x, &self.out)?;
+        check::that(op, "input", x.rank() >= 2 && x.is_contiguous(), "contiguous [batch, channels, …]", x)?;
+        check::that(op, "output", self.out.is_contiguous(), "contiguous", &self.out)?;
+        let whole = self.groups > 0 && x.dim(1).is_multiple_of(self.groups);
+        check::that(op, "groups", whole, "a divisor of the channels", x)?;
+        check::parameters(op, &[("weight", self.weight.as_ref()), ("bias", self.bias.as_ref())], x.dim(1))
+    }
+}
+
+/// Mean 0 and variance 1 over the last dimension, then scale and shift.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    /// `[…, n]`, packed rows.
+    pub x: Operand,
+    /// `[n]`.
+    pub weight: Option<Operand>,
+    /// `[n]`.
+    pub bias: Option<Operand>,
+    /// Added to the variance.
+    pub eps: f32,
+    /// As `x`.
+    pub out: Operand,
+}
+
+impl Operation for LayerNorm {
+    const NAME: &'static str = "layer norm";
+
+    fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
+        visit(&self.x);
+        self.weight.iter().chain(&self.bias).for_each(visit);
+    }
+
+    fn output(&self) -> &Operand {
+        &self.out
+    }
+
+    fn check(&self) -> Result<()> {
+        check_rows(Self::NAME, &self.x, &self.out)?;
+        let named = [("weight", self.weight.as_ref()), ("bias", self.bias.as_ref())];
+        check::parameters(Self::NAME, &named, self.x.shape().last())
+    }
+}
+
+/// Root mean square 1 over the last dimension, then scale.
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    /// `[…, n]`, packed rows.
+    pub x: Operand,
+    /// `[n]`.
+    pub weight: Option<Operand>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// As `x`.
+    pub out: Operand,
+}
+
+impl Operation for RmsNorm {
+    const NAME: &'static str = "rms norm";
+
+    fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
+        visit(&self.x);
+        self.weight.iter().for_each(visit);
+    }
+
+    fn output(&self) -> &Operand {
+        &self.out
+    }
+
+    fn check(&self) -> Result<()> {
+        check_rows(Self::NAME, &self.x, &self.out)?;
+        check::parameters(Self::NAME, &[("weight", self.weight.as_ref())], self.x.shape().last())
+    }
+}
+
+/// Rows in and rows out.
+fn check_rows(op: &'static str, x: &Operand, out: &Operand) -> Result<()> {
+    check::same_in_out(op, x, out)?;
+    check::that(
+        op,
+        "input",
+        x.rank() >= 1 && x.shape().last() > 0,
+        "of one or more dimensions, rows not empty",
+        x,
+    )?;
+    check::packed_rows(op, "input", x)?;
+    check::packed_rows(op, "output", out)
+}

@@ -1,0 +1,233 @@
+//! Simulated accelerators: another backend's memory and kernels under an id, a budget and a link of
+//! their own, so that multi-device behaviour can be tried on a laptop. Always labelled as simulation.
+
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use meta::{ByteSize, DeviceId};
+
+use crate::backend::{Backend, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
+use crate::{Error, HostExecutor, HostStream, OpCall, OutOfMemory, Result, Span};
+
+/// What a simulated device has: `8gb@12gbps`, or `8gb@12gbps@2tflops` to slow computing down too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SimSpec {
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// Bytes per second of its link, either way.
+    pub link_bytes_per_s: f64,
+    /// Operations per second at most; without it, computing takes as long as the host needs.
+    pub flops_per_s: Option<f64>,
+}
+
+/// Text that describes no simulated device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not a simulated device: write memory@link, such as 8gb@12gbps, or 8gb@12gbps@2tflops")]
+pub struct ParseSimSpecError {
+    /// What was written.
+    pub text: String,
+}
+
+impl FromStr for SimSpec {
+    type Err = ParseSimSpecError;
+
+    /// Memory in powers of 1024; the link in decimal gigabytes per second, as makers give it.
+    fn from_str(text: &str) -> Result<SimSpec, ParseSimSpecError> {
+        let error = || ParseSimSpecError { text: text.to_owned() };
+        let lower = text.to_ascii_lowercase();
+        let mut parts = lower.split('@');
+        let memory: ByteSize = parts.next().unwrap_or_default().parse().map_err(|_| error())?;
+        let link = parts.next().and_then(|t| rate(t, &[("gbps", 1e9), ("mbps", 1e6)])).ok_or_else(error)?;
+        let flops_per_s = match parts.next() {
+            None => None,
+            Some(t) => Some(rate(t, &[("tflops", 1e12), ("gflops", 1e9)]).ok_or_else(error)?),
+        };
+        if parts.next().is_some() || memory.0 == 0 {
+            return Err(error());
+        }
+        Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s })
+    }
+}
+
+/// A positive number with one of these units.
+fn rate(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let text = text.trim();
+    let (number, factor) =
+        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    let value = number.trim().parse::<f64>().ok()? * factor;
+    (value.is_finite() && value > 0.0).then_some(value)
+}
+
+/// A simulated accelerator.
+pub struct SimBackend {
+    id: DeviceId,
+    spec: SimSpec,
+    host: Arc<dyn Backend>,
+    meter: Arc<Meter>,
+    used: Arc<Mutex<u64>>,
+}
+
+impl SimBackend {
+    /// A device that computes with `executor` in memory of `host`.
+    pub fn new(
+        ordinal: u16,
+        spec: SimSpec,
+        host: Arc<dyn Backend>,
+        executor: Arc<dyn HostExecutor>,
+    ) -> SimBackend {
+        let meter = Arc::new(Meter { executor, spec, link_free_at: Mutex::new(Instant::now()) });
+        SimBackend { id: DeviceId::sim(ordinal), spec, host, meter, used: Arc::default() }
+    }
+}
+
+impl Backend for SimBackend {
+    fn describe(&self) -> Description {
+        let host = self.host.describe();
+        let compute = self.spec.flops_per_s.map_or(String::new(), |f| format!(", {:.3} TFLOP/s", f / 1e12));
+        Description {
+            id: self.id,
+            name: format!("simulated accelerator on {}", host.name),
+            detail: format!("simulation: link {:.2} GB/s{compute}", self.spec.link_bytes_per_s / 1e9),
+            activations: host.activations,
+            simulated: true,
+        }
+    }
+
+    fn memory(&self) -> Result<MemoryInfo> {
+        let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(MemoryInfo { total: self.spec.memory, free: self.spec.memory - used, cached: 0 })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.spec.memory - *used;
+        if bytes as u64 > free {
+            return Err(Error::OutOfMemory(OutOfMemory {
+                device: self.id,
+                wanted: bytes as u64,
+                available: free,
+                budget: self.spec.memory,
+                used: *used,
+                reserved: 0,
+            }));
+        }
+        let block = self.host.allocate(bytes)?;
+        *used += bytes as u64;
+        Ok(Arc::new(SimMemory { block, used: Arc::clone(&self.used) }))
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        self.host.allocate(bytes)
+    }
+
+    fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {
+        let executor: Arc<Meter> = Arc::clone(&self.meter);
+        Ok(Arc::new(HostStream::new(executor, kind)))
+    }
+
+    fn supports(&self, call: &OpCall) -> Result<(), String> {
+        self.host.supports(call)
+    }
+
+    fn trim(&self) -> Result<()> {
+        self.host.trim()
+    }
+
+    fn reaches(&self, _other: DeviceId) -> bool {
+        true
+    }
+}
+
+/// The host's memory, given back to the simulated device's total when dropped.
+struct SimMemory {
+    block: Arc<dyn Memory>,
+    used: Arc<Mutex<u64>>,
+}
+
+impl Memory for SimMemory {
+    fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    fn host_pointer(&self) -> Option<std::ptr::NonNull<u8>> {
+        self.block.host_pointer()
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl Drop for SimMemory {
+    fn drop(&mut self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.block.len() as u64;
+    }
+}
+
+/// Does the work and makes it take as long as the specification says.
+struct Meter {
+    executor: Arc<dyn HostExecutor>,
+    spec: SimSpec,
+    link_free_at: Mutex<Instant>,
+}
+
+/// A link that has been idle for no longer than this is taken as busy throughout: the sleep before
+/// woke up that much late.
+const WAKE_UP_SLACK: Duration = Duration::from_millis(1);
+
+impl HostExecutor for Meter {
+    fn run(&self, call: &OpCall) -> Result<()> {
+        let start = Instant::now();
+        self.executor.run(call)?;
+        if let Some(flops_per_s) = self.spec.flops_per_s {
+            sleep_until(start + Duration::from_secs_f64(call.flops() as f64 / flops_per_s));
+        }
+        Ok(())
+    }
+
+    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+        let on_device = |span: &Span| span.buffer.device() != DeviceId::CPU;
+        if !on_device(to) && !on_device(from) {
+            return self.executor.copy(to, from);
+        }
+        let now = Instant::now();
+        let mut free_at = self.link_free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = if *free_at + WAKE_UP_SLACK < now { now } else { *free_at };
+        let end = start + Duration::from_secs_f64(to.len as f64 / self.spec.link_bytes_per_s);
+        *free_at = end;
+        drop(free_at);
+        self.executor.copy(to, from)?;
+        sleep_until(end);
+        Ok(())
+    }
+}
+
+/// Sleeps, and spins through the last stretch, which sleep overshoots.
+fn sleep_until(end: Instant) {
+    const SPIN: Duration = Duration::from_micros(150);
+    if let Some(rest) = end.checked_duration_since(Instant::now() + SPIN) {
+        std::thread::sleep(rest);
+    }
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_specifications() {
+        let spec: SimSpec = "8gb@12gbps".parse().unwrap();
+        assert_eq!(spec, SimSpec { memory: 8 << 30, link_bytes_per_s: 12e9, flops_per_s: None });
+        let spec: SimSpec = "512MB@1.5GBps@2tflops".parse().unwrap();
+        assert_eq!(spec.flops_per_s, Some(2e12));
+        for text in
+            ["", "8gb", "8gb@", "8gb@0gbps", "8gb@-1gbps", "0gb@1gbps", "8gb@1gbps@3", "8gb@1gbps@1tflops@1"]
+        {
+            assert!(text.parse::<SimSpec>().is_err(), "{text}");
+        }
+    }
+}

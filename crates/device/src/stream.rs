@@ -1,0 +1,119 @@
+//! Streams and events as everyone else sees them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use meta::DeviceId;
+
+use crate::backend::{Backend, EventBackend, StreamBackend};
+use crate::{Error, OpCall, Result, Span};
+
+/// An in-order queue of work on one device. Handles share the queue.
+#[derive(Clone)]
+pub struct Stream {
+    device: DeviceId,
+    backend: Arc<dyn Backend>,
+    queue: Arc<dyn StreamBackend>,
+}
+
+impl Stream {
+    pub(crate) fn new(device: DeviceId, backend: Arc<dyn Backend>, queue: Arc<dyn StreamBackend>) -> Stream {
+        Stream { device, backend, queue }
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// Checks an operation, then queues it.
+    pub fn launch(&self, call: &OpCall) -> Result<()> {
+        call.validate()?;
+        for operand in call.operands() {
+            let holder = operand.buffer().device();
+            if holder != self.device {
+                return Err(Error::Operand {
+                    op: call.name(),
+                    operand: "buffer",
+                    expected: format!("on {}", self.device),
+                    got: format!("on {holder}"),
+                });
+            }
+        }
+        self.backend.supports(call).map_err(|reason| Error::Unsupported {
+            device: self.device,
+            op: call.name(),
+            reason,
+        })?;
+        self.queue.launch(call)
+    }
+
+    /// Queues a copy of bytes; both spans must have the same length.
+    pub fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+        if to.len != from.len {
+            return Err(Error::Operand {
+                op: "copy bytes",
+                operand: "destination",
+                expected: format!("{} bytes", from.len),
+                got: format!("{} bytes", to.len),
+            });
+        }
+        if to.len == 0 {
+            return Ok(());
+        }
+        self.queue.copy(to, from)
+    }
+
+    /// Marks this point of the queue.
+    pub fn record(&self) -> Result<Event> {
+        self.queue.record()
+    }
+
+    /// Makes later work of this queue wait for an event of any device.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.queue.wait(event)
+    }
+
+    /// Blocks until all queued work is done; returns the first error of any of it.
+    pub fn synchronize(&self) -> Result<()> {
+        self.queue.synchronize()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({})", self.device)
+    }
+}
+
+/// A point in a stream.
+#[derive(Clone)]
+pub struct Event(Arc<dyn EventBackend>);
+
+impl Event {
+    /// Wraps a backend's event.
+    pub fn new(event: Arc<dyn EventBackend>) -> Event {
+        Event(event)
+    }
+
+    /// Whether the work before it is done.
+    pub fn is_done(&self) -> Result<bool> {
+        self.0.is_done()
+    }
+
+    /// Blocks until the work before it is done; an error of that work is returned.
+    pub fn wait(&self) -> Result<()> {
+        self.0.wait()
+    }
+
+    /// The backend's own event.
+    pub fn backend(&self) -> &dyn EventBackend {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Event")
+    }
+}
