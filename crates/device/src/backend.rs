@@ -44,6 +44,12 @@ pub trait StreamBackend: Send + Sync {
     /// Queues a copy of bytes; both spans have the same length.
     fn copy(&self, to: &Span, from: &Span) -> Result<()>;
 
+    /// Waits for all queued work, then reads device memory into the host's.
+    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()>;
+
+    /// Writes host memory into the device's after all queued work; the bytes may go once it returns.
+    fn write(&self, to: &Span, from: &[u8]) -> Result<()>;
+
     /// Marks this point of the queue.
     fn record(&self) -> Result<Event>;
 

@@ -75,10 +75,7 @@ impl Device {
     /// Copies bytes onto the device and waits until they are there.
     pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
         let buffer = self.allocate(bytes.len())?;
-        let source = Buffer::over(Arc::new(bytes.to_vec()));
-        let stream = self.compute_stream()?;
-        stream.copy(&buffer.whole(), &source.whole())?;
-        stream.synchronize()?;
+        self.compute_stream()?.write(&buffer.whole(), bytes)?;
         Ok(buffer)
     }
 

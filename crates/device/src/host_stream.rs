@@ -16,6 +16,12 @@ pub trait HostExecutor: Send + Sync + 'static {
 
     /// Copies bytes; both spans have the same length.
     fn copy(&self, to: &Span, from: &Span) -> Result<()>;
+
+    /// Reads bytes of a span of the same length.
+    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()>;
+
+    /// Writes bytes of a span of the same length.
+    fn write(&self, to: &Span, from: &[u8]) -> Result<()>;
 }
 
 /// A stream whose work the host does.
@@ -58,6 +64,16 @@ impl StreamBackend for HostStream {
             None => self.executor.copy(to, from),
             Some(worker) => worker.send(Command::Copy(to.clone(), from.clone())),
         }
+    }
+
+    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
+        self.synchronize()?;
+        self.executor.read(from, to)
+    }
+
+    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
+        self.synchronize()?;
+        self.executor.write(to, from)
     }
 
     fn record(&self) -> Result<Event> {

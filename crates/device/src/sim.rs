@@ -191,13 +191,28 @@ impl HostExecutor for Meter {
         if !on_device(to) && !on_device(from) {
             return self.executor.copy(to, from);
         }
+        self.metered(to.len, || self.executor.copy(to, from))
+    }
+
+    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
+        self.metered(from.len, || self.executor.read(from, to))
+    }
+
+    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
+        self.metered(to.len, || self.executor.write(to, from))
+    }
+}
+
+impl Meter {
+    /// Does a transfer and lets it take as long as the link needs, after the transfers before it.
+    fn metered(&self, bytes: usize, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
         let now = Instant::now();
         let mut free_at = self.link_free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let start = if *free_at + WAKE_UP_SLACK < now { now } else { *free_at };
-        let end = start + Duration::from_secs_f64(to.len as f64 / self.spec.link_bytes_per_s);
+        let end = start + Duration::from_secs_f64(bytes as f64 / self.spec.link_bytes_per_s);
         *free_at = end;
         drop(free_at);
-        self.executor.copy(to, from)?;
+        transfer()?;
         sleep_until(end);
         Ok(())
     }

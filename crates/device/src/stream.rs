@@ -50,18 +50,23 @@ impl Stream {
 
     /// Queues a copy of bytes; both spans must have the same length.
     pub fn copy(&self, to: &Span, from: &Span) -> Result<()> {
-        if to.len != from.len {
-            return Err(Error::Operand {
-                op: "copy bytes",
-                operand: "destination",
-                expected: format!("{} bytes", from.len),
-                got: format!("{} bytes", to.len),
-            });
-        }
+        same_length(to.len, from.len)?;
         if to.len == 0 {
             return Ok(());
         }
         self.queue.copy(to, from)
+    }
+
+    /// Waits for all queued work, then reads device memory; the span must be as long as `to`.
+    pub fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
+        same_length(from.len, to.len())?;
+        if to.is_empty() { Ok(()) } else { self.queue.read(from, to) }
+    }
+
+    /// Writes host memory into the device's after all queued work; the span must be as long as `from`.
+    pub fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
+        same_length(to.len, from.len())?;
+        if from.is_empty() { Ok(()) } else { self.queue.write(to, from) }
     }
 
     /// Marks this point of the queue.
@@ -78,6 +83,18 @@ impl Stream {
     pub fn synchronize(&self) -> Result<()> {
         self.queue.synchronize()
     }
+}
+
+fn same_length(to: usize, from: usize) -> Result<()> {
+    if to == from {
+        return Ok(());
+    }
+    Err(Error::Operand {
+        op: "copy bytes",
+        operand: "destination",
+        expected: format!("{from} bytes"),
+        got: format!("{to} bytes"),
+    })
 }
 
 impl fmt::Debug for Stream {
