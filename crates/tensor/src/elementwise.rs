@@ -1,0 +1,115 @@
+//! Operations that treat every value by itself.
+
+use device::op::{Activation, Binary, BinaryKind, GatedActivation, GatedAdd, Modulate, Unary, UnaryKind};
+use device::{Error, Result};
+use meta::{MAX_RANK, Shape};
+
+use crate::Tensor;
+
+impl Tensor {
+    /// One value in, one value out.
+    pub fn unary(&self, kind: UnaryKind) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.lane().launch(Unary { kind, x: self.operand().clone(), out: out.operand().clone() })?;
+        Ok(out)
+    }
+
+    /// A non-linearity.
+    pub fn activate(&self, activation: Activation) -> Result<Tensor> {
+        self.unary(UnaryKind::Activation(activation))
+    }
+
+    /// `self · mul + add`.
+    pub fn affine(&self, mul: f32, add: f32) -> Result<Tensor> {
+        self.unary(UnaryKind::Affine { mul, add })
+    }
+
+    /// Into a range.
+    pub fn clamp(&self, min: f32, max: f32) -> Result<Tensor> {
+        self.unary(UnaryKind::Clamp { min, max })
+    }
+
+    /// Two values in, one value out; dimensions of size 1 repeat.
+    pub fn binary(&self, kind: BinaryKind, other: &Tensor) -> Result<Tensor> {
+        let shape = joint_shape(self.shape(), other.shape())?;
+        let out = self.lane().empty_as(self.dtype(), shape)?;
+        let (a, b) = (self.operand().clone(), other.operand().clone());
+        self.lane().launch(Binary { kind, a, b, out: out.operand().clone() })?;
+        Ok(out)
+    }
+
+    /// `self + other`.
+    pub fn add(&self, other: &Tensor) -> Result<Tensor> {
+        self.binary(BinaryKind::Add, other)
+    }
+
+    /// `self - other`.
+    pub fn sub(&self, other: &Tensor) -> Result<Tensor> {
+        self.binary(BinaryKind::Sub, other)
+    }
+
+    /// `self · other`, value by value.
+    pub fn mul(&self, other: &Tensor) -> Result<Tensor> {
+        self.binary(BinaryKind::Mul, other)
+    }
+
+    /// `self / other`.
+    pub fn div(&self, other: &Tensor) -> Result<Tensor> {
+        self.binary(BinaryKind::Div, other)
+    }
+
+    /// `self · (1 + scale) + shift`.
+    pub fn modulate(&self, scale: &Tensor, shift: &Tensor) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.lane().launch(Modulate {
+            x: self.operand().clone(),
+            scale: scale.operand().clone(),
+            shift: shift.operand().clone(),
+            out: out.operand().clone(),
+        })?;
+        Ok(out)
+    }
+
+    /// `self + gate · y`.
+    pub fn gated_add(&self, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.lane().launch(GatedAdd {
+            x: self.operand().clone(),
+            gate: gate.operand().clone(),
+            y: y.operand().clone(),
+            out: out.operand().clone(),
+        })?;
+        Ok(out)
+    }
+
+    /// `activation(self) · up`.
+    pub fn gate(&self, activation: Activation, up: &Tensor) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        let (gate, up) = (self.operand().clone(), up.operand().clone());
+        self.lane().launch(GatedActivation { activation, gate, up, out: out.operand().clone() })?;
+        Ok(out)
+    }
+}
+
+/// The shape to which both repeat.
+fn joint_shape(a: &Shape, b: &Shape) -> Result<Shape> {
+    let rank = a.rank().max(b.rank());
+    let at = |s: &Shape, i: usize| if i < rank - s.rank() { 1 } else { s.dims()[i + s.rank() - rank] };
+    let mut dims = [0; MAX_RANK];
+    for (i, dim) in dims.iter_mut().enumerate().take(rank) {
+        *dim = match (at(a, i), at(b, i)) {
+            (x, y) if x == y => x,
+            (1, y) => y,
+            (x, 1) => x,
+            _ => {
+                return Err(Error::Operand {
+                    op: "binary",
+                    operand: "right",
+                    expected: format!("repeatable with {a}"),
+                    got: format!("of shape {b}"),
+                });
+            }
+        };
+    }
+    Ok(Shape::new(&dims[..rank]).expect("the rank is that of one of two valid shapes"))
+}

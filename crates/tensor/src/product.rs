@@ -1,0 +1,126 @@
+//! Products: linear layers, matrix products, attention, rotary positions, embeddings.
+
+use device::Result;
+use device::op::{Attention, AttentionMask, Embedding, Linear, Matmul, Rope, RopeLayout};
+use meta::Shape;
+
+use crate::{Activation, Lane, Tensor, Weight};
+
+/// What a query may see.
+#[derive(Clone, Debug)]
+pub enum Mask {
+    /// All keys.
+    None,
+    /// Keys up to its own position.
+    Causal,
+    /// Added to the scores: repeatable to `[batch, heads, queries, keys]`.
+    Additive(Tensor),
+}
+
+impl Tensor {
+    /// `x · weightᵀ + bias`.
+    pub fn linear(&self, weight: &Weight, bias: Option<&Weight>) -> Result<Tensor> {
+        self.linear_then(weight, bias, None)
+    }
+
+    /// `activation(x · weightᵀ + bias)`.
+    pub fn linear_then(
+        &self,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
+        let rows = if self.operand().has_packed_rows() { self.clone() } else { self.contiguous()? };
+        let width = weight.dims().first().copied().unwrap_or(0);
+        let shape = match self.rank() {
+            0 => Shape::scalar(),
+            rank => self.shape().with(rank - 1, width),
+        };
+        let out = self.lane().empty_as(self.dtype(), shape)?;
+        self.lane().launch(Linear {
+            x: rows.operand().clone(),
+            weight: weight.operand().clone(),
+            weight_scale: weight.scale().cloned(),
+            bias: bias.map(|b| b.operand().clone()),
+            activation,
+            out: out.operand().clone(),
+        })?;
+        Ok(out)
+    }
+
+    /// `alpha · self · other` over the last two dimensions; leading dimensions repeat.
+    pub fn matmul(&self, other: &Tensor, alpha: f32) -> Result<Tensor> {
+        let (a, b) = (self.operand(), other.operand());
+        let rank = a.rank().max(b.rank()).max(2);
+        let lead = |x: &Tensor, i: usize| {
+            let skip = rank - x.rank();
+            if i < skip { 1 } else { x.dim(i - skip) }
+        };
+        let batch: Vec<usize> = (0..rank - 2).map(|i| lead(self, i).max(lead(other, i))).collect();
+        let full = |x: &Tensor| -> Result<Tensor> {
+            let mut dims = batch.clone();
+            dims.extend(x.dims().iter().rev().take(2).rev());
+            x.broadcast(Shape::new(&dims).map_err(|_| too_many(x))?)
+        };
+        let (a, b) = (full(self)?, full(other)?);
+        let mut dims = batch.clone();
+        dims.extend([a.dim(rank - 2), b.dim(rank - 1)]);
+        let out = self.lane().empty_as(self.dtype(), Shape::new(&dims).map_err(|_| too_many(self))?)?;
+        let (a, b, target) = (a.operand().clone(), b.operand().clone(), out.operand().clone());
+        self.lane().launch(Matmul { a, b, alpha, out: target })?;
+        Ok(out)
+    }
+
+    /// Attention of these queries `[batch, queries, heads, size]` over keys and values
+    /// `[batch, keys, groups, size]`.
+    pub fn attention(&self, k: &Tensor, v: &Tensor, mask: &Mask, scale: f32) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.lane().launch(Attention {
+            q: self.operand().clone(),
+            k: k.operand().clone(),
+            v: v.operand().clone(),
+            mask: match mask {
+                Mask::None => AttentionMask::None,
+                Mask::Causal => AttentionMask::Causal,
+                Mask::Additive(scores) => AttentionMask::Additive(scores.operand().clone()),
+            },
+            scale,
+            out: out.operand().clone(),
+        })?;
+        Ok(out)
+    }
+
+    /// Rotates heads `[batch, positions, heads, size]` by f32 tables `[1 or batch, positions, rotated / 2]`.
+    pub fn rope(&self, cos: &Tensor, sin: &Tensor, layout: RopeLayout) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.lane().launch(Rope {
+            x: self.operand().clone(),
+            cos: cos.operand().clone(),
+            sin: sin.operand().clone(),
+            layout,
+            out: out.operand().clone(),
+        })?;
+        Ok(out)
+    }
+}
+
+impl Lane {
+    /// Rows of a table, one for each id.
+    pub fn embedding(&self, table: &Weight, ids: &Tensor) -> Result<Tensor> {
+        let mut dims = ids.dims().to_vec();
+        dims.push(table.dims().last().copied().unwrap_or(0));
+        let out = self.empty(Shape::new(&dims).map_err(|_| too_many(ids))?)?;
+        let (table, ids) = (table.operand().clone(), ids.operand().clone());
+        self.launch(Embedding { table, ids, out: out.operand().clone() })?;
+        Ok(out)
+    }
+}
+
+fn too_many(x: &Tensor) -> device::Error {
+    device::Error::Operand {
+        op: "shape",
+        operand: "dimensions",
+        expected: format!("at most {}", meta::MAX_RANK),
+        got: format!("those of {}", x.shape()),
+    }
+}

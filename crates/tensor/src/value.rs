@@ -1,0 +1,163 @@
+//! The tensor value and its views.
+
+use std::fmt;
+
+use device::op::Copy;
+use device::{Operand, Result};
+use meta::{DType, Shape};
+
+use crate::Lane;
+
+/// Values on a device, and the lane they compute on.
+#[derive(Clone)]
+pub struct Tensor {
+    operand: Operand,
+    lane: Lane,
+}
+
+impl Tensor {
+    /// A view that computes on `lane`.
+    pub fn new(operand: Operand, lane: Lane) -> Tensor {
+        Tensor { operand, lane }
+    }
+
+    /// The view.
+    pub fn operand(&self) -> &Operand {
+        &self.operand
+    }
+
+    /// The lane.
+    pub fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.operand.shape()
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[usize] {
+        self.operand.dims()
+    }
+
+    /// The size of one dimension.
+    pub fn dim(&self, axis: usize) -> usize {
+        self.operand.dim(axis)
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.operand.rank()
+    }
+
+    /// The element type. Tensors are never quantised, so there always is one.
+    pub fn dtype(&self) -> DType {
+        self.operand.dtype().unwrap_or(self.lane.dtype())
+    }
+
+    /// `len` indices of a dimension from `start`.
+    pub fn slice(&self, axis: usize, start: usize, len: usize) -> Result<Tensor> {
+        self.view(self.operand.slice(axis, start, len))
+    }
+
+    /// Equal parts along a dimension.
+    pub fn chunk(&self, axis: usize, parts: usize) -> Result<Vec<Tensor>> {
+        let len = self.dim(axis) / parts.max(1);
+        (0..parts).map(|i| self.slice(axis, i * len, len)).collect()
+    }
+
+    /// The dimensions in another order.
+    pub fn permute(&self, order: &[usize]) -> Result<Tensor> {
+        self.view(self.operand.permute(order))
+    }
+
+    /// Two dimensions exchanged.
+    pub fn transpose(&self, a: usize, b: usize) -> Result<Tensor> {
+        self.view(self.operand.transpose(a, b))
+    }
+
+    /// Dimensions of size 1 repeated, and dimensions added in front, to reach a shape.
+    pub fn broadcast(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        self.view(self.operand.broadcast(shape))
+    }
+
+    /// The same values under another shape; copied only if no view can show them so.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        match self.operand.reshape(shape) {
+            Ok(operand) => Ok(Tensor::new(operand, self.lane.clone())),
+            Err(_) => self.contiguous()?.view_as(shape),
+        }
+    }
+
+    /// The values one after the other; copied only if they are not.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.operand.is_contiguous() { Ok(self.clone()) } else { self.copied(self.dtype()) }
+    }
+
+    /// The values in another type; copied only if they are not of it.
+    pub fn cast(&self, dtype: DType) -> Result<Tensor> {
+        if self.dtype() == dtype { Ok(self.clone()) } else { self.copied(dtype) }
+    }
+
+    /// Writes these values into a view of another tensor, such as a part of it.
+    pub fn copy_into(&self, target: &Tensor) -> Result<()> {
+        self.lane.launch(Copy { x: self.operand.clone(), out: target.operand.clone() })
+    }
+
+    /// Tensors joined along a dimension.
+    pub fn concat(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
+        let first = parts.first().copied().ok_or_else(|| device::Error::Operand {
+            op: "concat",
+            operand: "parts",
+            expected: "at least one".into(),
+            got: "none".into(),
+        })?;
+        if axis >= first.rank() || parts.iter().any(|p| p.rank() != first.rank()) {
+            return Err(device::Error::Operand {
+                op: "concat",
+                operand: "parts",
+                expected: format!("of more than {axis} dimensions, all alike"),
+                got: parts.iter().map(|p| p.shape().to_string()).collect::<Vec<_>>().join(", "),
+            });
+        }
+        let total = parts.iter().map(|p| p.dim(axis)).sum();
+        let out = first.lane.empty_as(first.dtype(), first.shape().with(axis, total))?;
+        let mut start = 0;
+        for part in parts {
+            part.copy_into(&out.slice(axis, start, part.dim(axis))?)?;
+            start += part.dim(axis);
+        }
+        Ok(out)
+    }
+
+    /// All values on the host, in f32, in order.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        let plain = self.cast(DType::F32)?.contiguous()?;
+        let mut bytes = vec![0; plain.operand.extent()];
+        self.lane.stream().read(&plain.operand.span(), &mut bytes)?;
+        let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Ok(values.collect())
+    }
+
+    fn view(&self, operand: Result<Operand>) -> Result<Tensor> {
+        Ok(Tensor::new(operand?, self.lane.clone()))
+    }
+
+    fn view_as(&self, shape: Shape) -> Result<Tensor> {
+        self.view(self.operand.reshape(shape))
+    }
+
+    fn copied(&self, dtype: DType) -> Result<Tensor> {
+        let out = self.lane.empty_as(dtype, *self.shape())?;
+        self.copy_into(&out)?;
+        Ok(out)
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({:?})", self.operand)
+    }
+}
