@@ -8,7 +8,8 @@ use std::str::FromStr;
 pub struct ByteSize(pub u64);
 
 /// Units, largest first, with the letters that name them.
-const UNITS: [(u64, &str, &str); 4] = [(1 << 40, "TB", "t"), (1 << 30, "GB", "g"), (1 << 20, "MB", "m"), (1 << 10, "KB", "k")];
+const UNITS: [(u64, &str, &str); 4] =
+    [(1 << 40, "TB", "t"), (1 << 30, "GB", "g"), (1 << 20, "MB", "m"), (1 << 10, "KB", "k")];
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,7 +45,11 @@ impl FromStr for ByteSize {
             letter => UNITS.iter().find(|(_, _, l)| *l == letter).ok_or_else(error)?.0,
         };
         let bytes = number * size as f64;
-        if bytes.is_finite() && bytes < u64::MAX as f64 { Ok(ByteSize(bytes.round() as u64)) } else { Err(error()) }
+        if bytes.is_finite() && bytes < u64::MAX as f64 {
+            Ok(ByteSize(bytes.round() as u64))
+        } else {
+            Err(error())
+        }
     }
 }
 

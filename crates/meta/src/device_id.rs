@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn reads_and_writes() {
-        for (text, id) in [("cpu", DeviceId::CPU), ("cuda:3", DeviceId::cuda(3)), ("sim:0", DeviceId::sim(0))] {
+        for (text, id) in [("cpu", DeviceId::CPU), ("cuda:3", DeviceId::cuda(3)), ("sim:0", DeviceId::sim(0))]
+        {
             assert_eq!(text.parse(), Ok(id));
             assert_eq!(id.to_string(), text);
         }

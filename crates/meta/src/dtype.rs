@@ -69,10 +69,7 @@ impl DType {
 
     /// Whether values of this type are floating point.
     pub const fn is_float(self) -> bool {
-        matches!(
-            self,
-            DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2
-        )
+        matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2)
     }
 
     /// The lower-case name used in tables and JSON.

@@ -25,7 +25,9 @@ pub enum SizeError {
         encoding: Encoding,
     },
     /// Rows of a quantised tensor must be whole blocks.
-    #[error("shape {shape} cannot be stored in {encoding}: its last dimension is not a multiple of {block_len}")]
+    #[error(
+        "shape {shape} cannot be stored in {encoding}: its last dimension is not a multiple of {block_len}"
+    )]
     PartialBlock {
         /// The shape asked about.
         shape: Shape,

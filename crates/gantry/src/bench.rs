@@ -1,0 +1,18 @@
+//! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
+
+mod ops;
+mod torch;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::cli::{BenchArgs, BenchCase};
+use crate::machine::Machine;
+
+/// Measures what was asked for.
+pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
+    match args.case {
+        BenchCase::Ops => ops::run(machine, args),
+    }
+}

@@ -1,0 +1,136 @@
+//! The command line as it is written.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use device::SimSpec;
+use meta::DeviceId;
+
+use crate::machine::LogicalGpus;
+
+/// Runs diffusion models that do not fit on one device.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = "Exit status: 0 success, 1 failure, 2 wrong usage.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which devices to open.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct MachineArgs {
+    /// Add a simulated device: memory@link, such as 8gb@12gbps (repeatable)
+    #[arg(long, global = true, value_name = "SPEC")]
+    pub(crate) sim_device: Vec<SimSpec>,
+    /// Open one card as several logical devices, such as cuda:0=2 (repeatable)
+    #[arg(long, global = true, value_name = "DEVICE=COUNT")]
+    pub(crate) logical_gpus: Vec<LogicalGpus>,
+    /// Do not look for GPUs
+    #[arg(long, global = true)]
+    pub(crate) cpu: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show the devices of this machine, their memory and measured bandwidths
+    #[command(after_help = "Examples:\n  gantry devices\n  gantry devices --sim-device 8gb@12gbps --json")]
+    Devices(Output),
+    /// Show what is in a model file: precision, blocks and sizes
+    #[command(
+        after_help = "Examples:\n  gantry inspect flux1-dev.safetensors\n  gantry inspect model-Q4_K_S.gguf --entries"
+    )]
+    Inspect(InspectArgs),
+    /// Check every operation on every device against the CPU, and the CPU against plain loops
+    #[command(
+        after_help = "Examples:\n  gantry selftest\n  gantry selftest --device cuda:0 --only attention --all"
+    )]
+    Selftest(SelftestArgs),
+    /// Measure
+    #[command(after_help = "Examples:\n  gantry bench ops\n  gantry bench ops --device cuda:0 --json")]
+    Bench(BenchArgs),
+}
+
+/// How to print.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// A safetensors or GGUF file, or a *.safetensors.index.json
+    pub(crate) file: PathBuf,
+    /// List every tensor
+    #[arg(long)]
+    pub(crate) entries: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `selftest`.
+#[derive(Args, Debug)]
+pub(crate) struct SelftestArgs {
+    /// Only this device (repeatable); all by default
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Vec<DeviceId>,
+    /// Only cases whose name contains this
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub(crate) only: String,
+    /// Show every case, not only the worst of each operation
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub(crate) case: BenchCase,
+    /// The device to measure
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    pub(crate) device: DeviceId,
+    /// A Python that has PyTorch, to measure beside us in the same run; "none" to leave it out
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    pub(crate) python: String,
+    /// Only rows whose name contains this
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub(crate) only: String,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum BenchCase {
+    /// Matrix products, convolutions and attention at model shapes
+    Ops,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_devices_are_refused_with_the_way_to_write_them() {
+        let error = Cli::try_parse_from(["gantry", "selftest", "--device", "gpu0"]).unwrap_err().to_string();
+        assert!(error.contains("'gpu0' is not a device: write cpu, cuda:0"), "{error}");
+        let error =
+            Cli::try_parse_from(["gantry", "devices", "--sim-device", "8gb"]).unwrap_err().to_string();
+        assert!(error.contains("8gb@12gbps"), "{error}");
+    }
+}

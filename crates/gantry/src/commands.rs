@@ -1,0 +1,57 @@
+//! The commands.
+
+mod devices;
+mod inspect;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::cli::{Cli, Command, SelftestArgs};
+use crate::machine::Machine;
+use crate::{bench, selftest};
+
+/// Runs the command that was asked for.
+pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
+    match &cli.command {
+        Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Selftest(args) => run_selftest(&Machine::open(&cli.machine)?, args),
+        Command::Bench(args) => bench::run(&Machine::open(&cli.machine)?, args),
+    }
+}
+
+fn run_selftest(machine: &Machine, args: &SelftestArgs) -> Result<ExitCode> {
+    let devices = if args.device.is_empty() {
+        machine.registry().iter().cloned().collect()
+    } else {
+        args.device.iter().map(|id| machine.registry().get(*id).cloned()).collect::<Result<Vec<_>, _>>()?
+    };
+    let report = selftest::run(machine.cpu(), &devices, &args.only)?;
+    if args.output.json {
+        print_json(&report)?;
+    } else {
+        print(&report.table(args.all))?;
+        print(&format!("{}\n", report.summary()))?;
+        if let Some(note) = machine.note() {
+            print(&format!("{note}\n"))?;
+        }
+    }
+    if report.passed() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{}", report.failures());
+    Ok(ExitCode::FAILURE)
+}
+
+/// Prints text; a reader that has gone is an error that `main` takes as success.
+pub(crate) fn print(text: &str) -> Result<()> {
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+}

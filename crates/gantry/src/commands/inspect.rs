@@ -1,0 +1,226 @@
+//! `gantry inspect`: what is in a model file, from its header alone.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use checkpoint::{Checkpoint, Entry};
+use meta::ByteSize;
+use serde::Serialize;
+
+use super::{print, print_json};
+use crate::cli::InspectArgs;
+use crate::table::Table;
+
+#[derive(Serialize)]
+struct Inspection {
+    file: String,
+    format: String,
+    /// Set where the file is one part of several and was opened alone.
+    part: Option<String>,
+    files: usize,
+    tensors: usize,
+    parameters: u64,
+    bytes: u64,
+    encodings: Vec<EncodingShare>,
+    blocks: Vec<BlockGroup>,
+    metadata_keys: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Vec<EntryRow>>,
+}
+
+#[derive(Serialize)]
+struct EncodingShare {
+    encoding: &'static str,
+    tensors: usize,
+    parameters: u64,
+    bytes: u64,
+}
+
+/// Blocks whose names differ only in their number: `double_blocks.*`.
+#[derive(Serialize)]
+struct BlockGroup {
+    name: String,
+    blocks: usize,
+    tensors: usize,
+    bytes: u64,
+    largest_block_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct EntryRow {
+    name: String,
+    encoding: &'static str,
+    shape: Vec<usize>,
+    bytes: u64,
+    offset: u64,
+}
+
+pub(super) fn run(args: &InspectArgs) -> Result<ExitCode> {
+    let checkpoint = Checkpoint::open(&args.file)?;
+    let inspection = inspect(&checkpoint, args.entries);
+    if args.output.json {
+        print_json(&inspection)?;
+    } else {
+        print(&inspection.to_text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inspect(checkpoint: &Checkpoint, with_entries: bool) -> Inspection {
+    let entries = checkpoint.entries();
+    let row = |entry: &Entry| EntryRow {
+        name: entry.name().to_owned(),
+        encoding: entry.encoding().name(),
+        shape: entry.shape().dims().to_vec(),
+        bytes: entry.len(),
+        offset: entry.offset(),
+    };
+    Inspection {
+        file: checkpoint.path().display().to_string(),
+        format: checkpoint.format().to_string(),
+        part: checkpoint.shard().map(|shard| format!("part {} of {}", shard.number, shard.count)),
+        files: checkpoint.files().len(),
+        tensors: entries.len(),
+        parameters: entries.iter().map(parameters).sum(),
+        bytes: checkpoint.tensor_bytes(),
+        encodings: encodings(entries),
+        blocks: blocks(entries),
+        metadata_keys: checkpoint.metadata().keys().map(str::to_owned).collect(),
+        entries: with_entries.then(|| entries.iter().map(row).collect()),
+    }
+}
+
+fn parameters(entry: &Entry) -> u64 {
+    entry.shape().checked_count().unwrap_or(0)
+}
+
+/// Shares of the file by encoding, the largest first.
+fn encodings(entries: &[Entry]) -> Vec<EncodingShare> {
+    let mut shares: BTreeMap<&'static str, EncodingShare> = BTreeMap::new();
+    for entry in entries {
+        let encoding = entry.encoding().name();
+        let share =
+            shares.entry(encoding).or_insert(EncodingShare { encoding, tensors: 0, parameters: 0, bytes: 0 });
+        share.tensors += 1;
+        share.parameters += parameters(entry);
+        share.bytes += entry.len();
+    }
+    let mut shares: Vec<EncodingShare> = shares.into_values().collect();
+    shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    shares
+}
+
+/// Groups of blocks in the order in which they first appear, and last what belongs to no block.
+fn blocks(entries: &[Entry]) -> Vec<BlockGroup> {
+    const REST: &str = "(outside blocks)";
+    let mut names: Vec<&str> = Vec::new();
+    let mut groups: BTreeMap<&str, BTreeMap<&str, (usize, u64)>> = BTreeMap::new();
+    for entry in entries {
+        let (group, block) = block_of(entry.name()).unwrap_or((REST, REST));
+        if !groups.contains_key(group) {
+            names.push(group);
+        }
+        let sizes = groups.entry(group).or_default().entry(block).or_default();
+        sizes.0 += 1;
+        sizes.1 += entry.len();
+    }
+    names.sort_by_key(|name| *name == REST);
+    let group = |name: &&str| {
+        let sizes = groups.get(name)?;
+        Some(BlockGroup {
+            name: if *name == REST { REST.to_owned() } else { format!("{name}.*") },
+            blocks: sizes.len(),
+            tensors: sizes.values().map(|(tensors, _)| tensors).sum(),
+            bytes: sizes.values().map(|(_, bytes)| bytes).sum(),
+            largest_block_bytes: sizes.values().map(|(_, bytes)| *bytes).max().unwrap_or(0),
+        })
+    };
+    names.iter().filter_map(group).collect()
+}
+
+/// `double_blocks.3.img_attn.qkv.weight` is in block `double_blocks.3` of group `double_blocks`.
+fn block_of(name: &str) -> Option<(&str, &str)> {
+    let mut start = 0;
+    for part in name.split('.') {
+        let end = start + part.len();
+        if start > 0 && end < name.len() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return Some((&name[..start - 1], &name[..end]));
+        }
+        start = end + 1;
+    }
+    None
+}
+
+impl Inspection {
+    fn to_text(&self) -> String {
+        let part = self.part.as_ref().map_or(String::new(), |part| format!(", {part}"));
+        let files = if self.files == 1 { String::new() } else { format!(" in {} files", self.files) };
+        let mut text = format!(
+            "{}: {}{part}{files}\n{} tensors, {:.2} billion parameters, {}\n\n",
+            self.file,
+            self.format,
+            self.tensors,
+            self.parameters as f64 / 1e9,
+            ByteSize(self.bytes),
+        );
+        let mut table = Table::new(&["encoding", "tensors", "parameters", "size"]);
+        for share in &self.encodings {
+            let (tensors, size) = (share.tensors.to_string(), ByteSize(share.bytes).to_string());
+            table.row(&[share.encoding, &tensors, &share.parameters.to_string(), &size]);
+        }
+        text += &format!("{table}\n");
+        let mut table = Table::new(&["blocks", "count", "tensors", "size", "largest block"]);
+        for group in &self.blocks {
+            let (size, largest) = (ByteSize(group.bytes), ByteSize(group.largest_block_bytes));
+            let cells =
+                [group.blocks.to_string(), group.tensors.to_string(), size.to_string(), largest.to_string()];
+            table.row(&[&group.name, &cells[0], &cells[1], &cells[2], &cells[3]]);
+        }
+        text += &table.to_string();
+        if let Some(entries) = &self.entries {
+            let mut table = Table::new(&["tensor", "encoding", "shape", "bytes", "offset"]);
+            for entry in entries {
+                let shape = format!("{:?}", entry.shape);
+                table.row(&[
+                    &entry.name,
+                    entry.encoding,
+                    &shape,
+                    &entry.bytes.to_string(),
+                    &entry.offset.to_string(),
+                ]);
+            }
+            text += &format!("\n{table}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_by_the_first_number() {
+        assert_eq!(
+            block_of("double_blocks.3.img_attn.qkv.weight"),
+            Some(("double_blocks", "double_blocks.3"))
+        );
+        assert_eq!(block_of("a.b.12.c.4.weight"), Some(("a.b", "a.b.12")));
+        assert_eq!(block_of("img_in.weight"), None);
+        assert_eq!(block_of("3.weight"), None);
+        assert_eq!(block_of("layer.3"), None);
+    }
+
+    #[test]
+    fn a_real_file_is_told_in_shares_and_groups() {
+        let dir = testkit::ScratchDir::new().unwrap();
+        let path = testkit::Manifest::bundled("flux_dev_micro-Q8_0").unwrap().write_to(dir.path()).unwrap();
+        let inspection = inspect(&Checkpoint::open(path).unwrap(), false);
+        assert_eq!(inspection.parameters, inspection.encodings.iter().map(|e| e.parameters).sum::<u64>());
+        assert_eq!(inspection.bytes, inspection.blocks.iter().map(|b| b.bytes).sum::<u64>());
+        assert!(inspection.encodings.iter().any(|e| e.encoding == "Q8_0" && e.tensors > 20));
+        let names: Vec<&str> = inspection.blocks.iter().map(|b| b.name.as_str()).collect();
+        assert_eq!(names, ["double_blocks.*", "single_blocks.*", "(outside blocks)"]);
+    }
+}

@@ -1,0 +1,120 @@
+//! Cases of casts, permutations, joins, unpacking and noise.
+
+use meta::{DType, Encoding};
+use tensor::Tensor;
+use testkit::{decode, encode};
+
+use super::case::{Case, Input};
+use super::products::encodings;
+
+pub(super) fn cases() -> Vec<Case> {
+    [unpack(), cast(), moves(), noise()].concat()
+}
+
+/// Stored weights as plain values. Plain types are compared with the fixtures' own decoder; quantised
+/// blocks only between devices, since the CPU's are held to reference values by its own tests.
+fn unpack() -> Vec<Case> {
+    let of = |encoding: Encoding| {
+        let run = |lane: &tensor::Lane, i: &super::case::Inputs| lane.unpack(i.weight(0));
+        let input = Input::weight(encoding, 81, [9, 768]);
+        let decoded = input.decoded();
+        let case = Case::new("unpack", encoding.name(), vec![input], run, move |_| {
+            decoded.clone().unwrap_or_default()
+        });
+        if encoding.dtype().is_some() { case.exact() } else { case.without_naive().exact() }
+    };
+    encodings().map(of).collect()
+}
+
+fn cast() -> Vec<Case> {
+    [
+        DType::F16,
+        DType::BF16,
+        DType::F8E4M3,
+        DType::F8E5M2,
+        DType::F64,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::I8,
+    ]
+    .map(|dtype| {
+        let run = move |_: &tensor::Lane, i: &super::case::Inputs| i.tensor(0).affine(20.0, 0.0)?.cast(dtype);
+        let naive = move |v: &[Vec<f64>]| v[0].iter().map(|x| through(dtype, 20.0 * *x as f32)).collect();
+        Case::new("cast", format!("through {dtype}"), vec![Input::random(82, [5, 103])], run, naive).exact()
+    })
+    .into()
+}
+
+/// A value after it was stored in another type.
+fn through(dtype: DType, x: f32) -> f64 {
+    let stored = || encode(dtype.into(), &[x]).and_then(|bytes| decode(dtype.into(), &bytes));
+    match dtype {
+        DType::I32 => f64::from(x as i32),
+        DType::I64 => x as i64 as f64,
+        DType::U8 => f64::from(x as u8),
+        DType::I8 => f64::from(x as i8),
+        _ => stored().map_or(f64::NAN, |values| f64::from(values[0])),
+    }
+}
+
+fn moves() -> Vec<Case> {
+    let dims = [5, 37, 41];
+    let at = move |i: usize, j: usize, k: usize| (i * dims[1] + j) * dims[2] + k;
+    let permute = move |order: [usize; 3]| {
+        let naive = move |v: &[Vec<f64>]| {
+            let out: [usize; 3] = order.map(|axis| dims[axis]);
+            let value = |n: usize| {
+                let index = [n / (out[1] * out[2]), n / out[2] % out[1], n % out[2]];
+                let mut source = [0; 3];
+                order.iter().zip(index).for_each(|(axis, i)| source[*axis] = i);
+                v[0][at(source[0], source[1], source[2])]
+            };
+            (0..out.iter().product()).map(value).collect()
+        };
+        let run = move |_: &tensor::Lane, i: &super::case::Inputs| i.tensor(0).permute(&order)?.contiguous();
+        Case::new("permute", format!("{order:?}"), vec![Input::random(83, dims)], run, naive).exact()
+    };
+    let mut cases: Vec<Case> = [[0, 2, 1], [2, 1, 0], [1, 0, 2], [2, 0, 1]].map(permute).into();
+    cases.push(
+        Case::new(
+            "concat",
+            "middle dimension, one part a slice",
+            vec![Input::random(84, [3, 4, 10]), Input::random(85, [3, 7, 10])],
+            |_, i| Tensor::concat(&[i.tensor(0), &i.tensor(1).slice(1, 2, 5)?], 1),
+            |v| {
+                let part = |b: usize| {
+                    let (a, c) = (&v[0][b * 40..][..40], &v[1][b * 70 + 20..][..50]);
+                    a.iter().chain(c).copied().collect::<Vec<_>>()
+                };
+                (0..3).flat_map(part).collect()
+            },
+        )
+        .exact(),
+    );
+    cases.push(
+        Case::new(
+            "slice",
+            "every dimension",
+            vec![Input::random(86, dims)],
+            |_, i| i.tensor(0).slice(0, 1, 3)?.slice(1, 5, 20)?.slice(2, 7, 9)?.contiguous(),
+            move |v| {
+                let value = |n: usize| v[0][at(1 + n / 180, 5 + n / 9 % 20, 7 + n % 9)];
+                (0..3 * 20 * 9).map(value).collect()
+            },
+        )
+        .exact(),
+    );
+    cases
+}
+
+/// The same noise everywhere; the values are checked against PyTorch's by the CPU's tests.
+fn noise() -> Vec<Case> {
+    let of = |count: usize| {
+        let run = move |lane: &tensor::Lane, _: &super::case::Inputs| lane.normal_noise(1234, [count]);
+        Case::new("normal noise", format!("{count} values"), Vec::new(), run, |_| Vec::new())
+            .without_naive()
+            .exact()
+    };
+    [5, 16, 1003].map(of).into()
+}

@@ -1,0 +1,133 @@
+//! Cases of normalisations, softmax and reductions.
+
+use device::op::ReduceKind;
+use meta::{DType, Encoding};
+
+use super::case::{Case, Input};
+use super::naive;
+
+pub(super) fn cases() -> Vec<Case> {
+    [group_norm(), layer_norm(), rms_norm(), softmax(), reduce()].concat()
+}
+
+fn group_norm() -> Vec<Case> {
+    [
+        (32, 64, 15, "32 groups"),
+        (1, 6, 7, "one group"),
+        (8, 8, 40, "a channel each"),
+        (4, 32, 300, "large groups"),
+    ]
+    .map(|(groups, channels, side, variant)| {
+        let inputs = vec![
+            Input::random(41, [2, channels, side, side + 1]),
+            Input::weight(Encoding::F32, 42, [channels]),
+            Input::weight(Encoding::BF16, 43, [channels]),
+        ];
+        let area = side * (side + 1);
+        let naive = move |v: &[Vec<f64>]| {
+            let y = naive::normalise(&v[0], channels / groups * area, 1e-6);
+            y.iter()
+                .enumerate()
+                .map(|(i, y)| y * v[1][i / area % channels] + v[2][i / area % channels])
+                .collect()
+        };
+        let run = move |_: &tensor::Lane, i: &super::case::Inputs| {
+            i.tensor(0).group_norm(groups, Some(i.weight(1)), Some(i.weight(2)), 1e-6)
+        };
+        Case::new("group norm", variant, inputs, run, naive)
+    })
+    .into()
+}
+
+fn layer_norm() -> Vec<Case> {
+    let plain = [3, 64, 1000, 3072].map(|n| {
+        Case::new(
+            "layer norm",
+            format!("{n} values"),
+            vec![Input::random(44, [5, n])],
+            |_, i| i.tensor(0).layer_norm(None, None, 1e-6),
+            move |v| naive::normalise(&v[0], n, 1e-6),
+        )
+    });
+    let weighted = Case::new(
+        "layer norm",
+        "with weight and bias, strided rows",
+        vec![
+            Input::random(45, [4, 3, 96]),
+            Input::weight(Encoding::F16, 46, [96]),
+            Input::weight(DType::F8E4M3.into(), 47, [96]),
+        ],
+        |_, i| i.tensor(0).slice(1, 1, 2)?.layer_norm(Some(i.weight(1)), Some(i.weight(2)), 1e-5),
+        |v| {
+            let rows: Vec<f64> = v[0].chunks(3 * 96).flat_map(|b| b[96..].to_vec()).collect();
+            let y = naive::normalise(&rows, 96, 1e-5);
+            y.iter().enumerate().map(|(i, y)| y * v[1][i % 96] + v[2][i % 96]).collect()
+        },
+    );
+    plain.into_iter().chain([weighted]).collect()
+}
+
+fn rms_norm() -> Vec<Case> {
+    [(128, Encoding::BF16), (7, Encoding::F32), (3072, Encoding::F16)]
+        .map(|(n, encoding)| {
+            Case::new(
+                "rms norm",
+                format!("{n} values, {encoding} weight"),
+                vec![Input::random(48, [2, 9, n]), Input::weight(encoding, 49, [n])],
+                |_, i| i.tensor(0).rms_norm(Some(i.weight(1)), 1e-6),
+                move |v| {
+                    naive::rms(&v[0], n, 1e-6).iter().enumerate().map(|(i, y)| y * v[1][i % n]).collect()
+                },
+            )
+        })
+        .into()
+}
+
+fn softmax() -> Vec<Case> {
+    [1, 77, 1000, 5000]
+        .map(|n| {
+            Case::new(
+                "softmax",
+                format!("{n} values"),
+                vec![Input::random(50, [3, 4, n])],
+                |_, i| i.tensor(0).affine(3.0, 0.0)?.softmax(),
+                move |v| naive::softmax(&v[0].iter().map(|x| 3.0 * x).collect::<Vec<_>>(), n),
+            )
+        })
+        .into()
+}
+
+fn reduce() -> Vec<Case> {
+    let kinds = [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Max, ReduceKind::Min];
+    let axes: [&'static [usize]; 4] = [&[2], &[0], &[0, 2], &[0, 1, 2]];
+    let of = |kind: ReduceKind| axes.map(|axes| reduce_of(kind, axes));
+    kinds.into_iter().flat_map(of).collect()
+}
+
+fn reduce_of(kind: ReduceKind, axes: &'static [usize]) -> Case {
+    let dims = [6, 11, 350];
+    let naive = move |v: &[Vec<f64>]| {
+        let kept = |axis: usize, i: usize| if axes.contains(&axis) { 0 } else { i };
+        let size = |axis: usize| if axes.contains(&axis) { 1 } else { dims[axis] };
+        let mut groups = vec![Vec::new(); size(0) * size(1) * size(2)];
+        for (i, x) in v[0].iter().enumerate() {
+            let at = [i / (dims[1] * dims[2]), i / dims[2] % dims[1], i % dims[2]];
+            groups[(kept(0, at[0]) * size(1) + kept(1, at[1])) * size(2) + kept(2, at[2])].push(*x);
+        }
+        let value = |g: &Vec<f64>| match kind {
+            ReduceKind::Sum => g.iter().sum(),
+            ReduceKind::Mean => g.iter().sum::<f64>() / g.len() as f64,
+            ReduceKind::Max => g.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            ReduceKind::Min => g.iter().copied().fold(f64::INFINITY, f64::min),
+        };
+        groups.iter().map(value).collect()
+    };
+    let inputs = vec![Input::positive(51, dims)];
+    Case::new(
+        "reduce",
+        format!("{kind:?} over {axes:?}"),
+        inputs,
+        move |_, i| i.tensor(0).reduce(kind, axes),
+        naive,
+    )
+}

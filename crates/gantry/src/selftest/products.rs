@@ -1,0 +1,279 @@
+//! Cases of linear layers, matrix products, attention, rotary positions and embeddings.
+
+use meta::{DType, Encoding, QuantFormat};
+use tensor::{Activation, Mask, RopeLayout};
+
+use super::case::{Case, Input};
+use super::naive::{self, AttentionSize};
+
+/// Element types in which weights are stored.
+pub(super) const STORED: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+
+/// Every encoding in which weights are stored.
+pub(super) fn encodings() -> impl Iterator<Item = Encoding> {
+    STORED.into_iter().map(Encoding::from).chain(QuantFormat::ALL.into_iter().map(Encoding::from))
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    [linear(), matmul(), attention(), rope(), embedding()].concat()
+}
+
+fn linear() -> Vec<Case> {
+    let mut cases: Vec<Case> = encodings().map(|e| linear_of(e, 37, [96, 512], e.name())).collect();
+    cases.extend(
+        [Encoding::BF16, Encoding::Quant(QuantFormat::Q8_0)]
+            .map(|e| linear_of(e, 1, [200, 256], &format!("{e}, one row"))),
+    );
+    cases.push(linear_of(Encoding::F32, 130, [67, 101], "f32, odd sizes"));
+    cases.push(linear_of(Encoding::BF16, 257, [320, 1000], "bf16, larger"));
+    cases.extend(Activation::ALL.map(linear_activated));
+    cases.push(scaled_linear());
+    cases.push(strided_linear());
+    cases
+}
+
+fn linear_of(encoding: Encoding, rows: usize, [n, k]: [usize; 2], variant: &str) -> Case {
+    let inputs = vec![
+        Input::random(1, [rows, k]),
+        Input::weight(encoding, 2, [n, k]),
+        Input::weight(Encoding::F32, 3, [n]),
+    ];
+    Case::new(
+        "linear",
+        variant,
+        inputs,
+        |_, i| i.tensor(0).linear(i.weight(1), Some(i.weight(2))),
+        move |v| naive::linear(&v[0], &v[1], k).iter().enumerate().map(|(i, y)| y + v[2][i % n]).collect(),
+    )
+}
+
+fn linear_activated(activation: Activation) -> Case {
+    let inputs = vec![
+        Input::random(4, [2, 9, 64]),
+        Input::weight(Encoding::BF16, 5, [80, 64]),
+        Input::weight(Encoding::BF16, 6, [80]),
+    ];
+    Case::new(
+        "linear",
+        format!("then {activation:?}"),
+        inputs,
+        move |_, i| i.tensor(0).linear_then(i.weight(1), Some(i.weight(2)), Some(activation)),
+        move |v| {
+            let y = naive::linear(&v[0], &v[1], 64);
+            y.iter().enumerate().map(|(i, y)| naive::activate(activation, y + v[2][i % 80])).collect()
+        },
+    )
+}
+
+fn scaled_linear() -> Case {
+    let inputs = vec![
+        Input::random(7, [12, 64]),
+        Input::weight(DType::F8E4M3.into(), 8, [48, 64]),
+        Input::Stored(Encoding::F32, [1].into(), 0.37f32.to_le_bytes().to_vec()),
+    ];
+    Case::new(
+        "linear",
+        "scaled f8_e4m3",
+        inputs,
+        |_, i| i.tensor(0).linear(&i.weight(1).clone().scaled(i.weight(2).operand().clone()), None),
+        |v| naive::linear(&v[0], &v[1], 64).iter().map(|y| y * v[2][0]).collect(),
+    )
+}
+
+fn strided_linear() -> Case {
+    let inputs = vec![Input::random(9, [3, 10, 96]), Input::weight(Encoding::BF16, 10, [40, 32])];
+    Case::new(
+        "linear",
+        "rows of a slice",
+        inputs,
+        |_, i| i.tensor(0).slice(2, 32, 32)?.slice(1, 2, 7)?.linear(i.weight(1), None),
+        |v| {
+            let rows = (0..3).flat_map(|b| (2..9).map(move |r| (b * 10 + r) * 96 + 32));
+            let x: Vec<f64> = rows.flat_map(|at| v[0][at..at + 32].to_vec()).collect();
+            naive::linear(&x, &v[1], 32)
+        },
+    )
+}
+
+fn matmul() -> Vec<Case> {
+    let sizes = [[5, 33, 47, 29], [2, 64, 64, 64], [1, 1, 100, 70]];
+    let plain = sizes.map(|[b, m, k, n]| {
+        let inputs = vec![Input::random(11, [b, m, k]), Input::random(12, [b, k, n])];
+        Case::new(
+            "matmul",
+            format!("{b} of {m}x{k}x{n}"),
+            inputs,
+            |_, i| i.tensor(0).matmul(i.tensor(1), 1.0),
+            move |v| naive::matmul(&v[0], &v[1], [m, k, n]),
+        )
+    });
+    let transposed = Case::new(
+        "matmul",
+        "both transposed, scaled",
+        vec![Input::random(13, [3, 40, 24]), Input::random(14, [3, 31, 40])],
+        |_, i| i.tensor(0).transpose(1, 2)?.matmul(&i.tensor(1).transpose(1, 2)?, 0.5),
+        |v| {
+            let a = transpose(&v[0], [3, 40, 24]);
+            let b = transpose(&v[1], [3, 31, 40]);
+            naive::matmul(&a, &b, [24, 40, 31]).iter().map(|y| y * 0.5).collect()
+        },
+    );
+    let repeated = Case::new(
+        "matmul",
+        "right repeated over the batch",
+        vec![Input::random(15, [4, 20, 16]), Input::random(16, [16, 12])],
+        |_, i| i.tensor(0).matmul(i.tensor(1), 1.0),
+        |v| naive::matmul(&v[0], &v[1].repeat(4), [20, 16, 12]),
+    );
+    plain.into_iter().chain([transposed, repeated]).collect()
+}
+
+fn transpose(x: &[f64], [b, m, n]: [usize; 3]) -> Vec<f64> {
+    (0..b * n * m).map(|i| x[i / (m * n) * m * n + i % m * n + i / m % n]).collect()
+}
+
+/// What the mask of an attention case is.
+#[derive(Clone, Copy, Debug)]
+enum MaskKind {
+    Full,
+    Causal,
+    PerHead,
+    PerBatch,
+}
+
+fn attention() -> Vec<Case> {
+    let s = |batch, queries, keys, [heads, groups]: [usize; 2], size| AttentionSize {
+        batch,
+        queries,
+        keys,
+        heads,
+        groups,
+        size,
+    };
+    let mut cases: Vec<Case> = [8, 40, 64, 80, 96, 128, 160, 192, 256]
+        .map(|size| attention_of(s(1, 70, 70, [3, 3], size), MaskKind::Full, &format!("head {size}")))
+        .into();
+    cases.extend([
+        attention_of(s(1, 33, 33, [2, 2], 7), MaskKind::Full, "head 7"),
+        attention_of(s(2, 130, 77, [4, 4], 64), MaskKind::Full, "77 keys"),
+        attention_of(s(1, 1, 200, [2, 2], 64), MaskKind::Full, "one query"),
+        attention_of(s(2, 90, 1, [2, 2], 128), MaskKind::Full, "one key"),
+        attention_of(s(2, 100, 100, [8, 2], 64), MaskKind::Full, "grouped heads"),
+        attention_of(s(1, 150, 150, [2, 2], 64), MaskKind::Causal, "causal"),
+        attention_of(s(1, 60, 140, [4, 2], 128), MaskKind::Causal, "causal, fewer queries, grouped"),
+        attention_of(s(2, 65, 129, [3, 3], 64), MaskKind::PerHead, "mask per head"),
+        attention_of(s(2, 65, 129, [3, 3], 128), MaskKind::PerBatch, "mask per batch"),
+        attention_of(s(1, 700, 700, [2, 2], 128), MaskKind::Full, "700 positions"),
+        fused_attention(),
+    ]);
+    cases
+}
+
+fn attention_of(s: AttentionSize, kind: MaskKind, variant: &str) -> Case {
+    let scale = 1.0 / (s.size as f32).sqrt();
+    let mask_shape = match kind {
+        MaskKind::PerBatch => [s.batch, 1, 1, s.keys],
+        _ => [1, s.heads, s.queries, s.keys],
+    };
+    let inputs = vec![
+        Input::random(17, [s.batch, s.queries, s.heads, s.size]),
+        Input::random(18, [s.batch, s.keys, s.groups, s.size]),
+        Input::random(19, [s.batch, s.keys, s.groups, s.size]),
+        Input::random(20, mask_shape),
+    ];
+    let run = move |_: &tensor::Lane, i: &super::case::Inputs| {
+        let mask = match kind {
+            MaskKind::Full => Mask::None,
+            MaskKind::Causal => Mask::Causal,
+            _ => Mask::Additive(i.tensor(3).clone()),
+        };
+        i.tensor(0).attention(i.tensor(1), i.tensor(2), &mask, scale)
+    };
+    let naive = move |v: &[Vec<f64>]| {
+        let bias = |b: usize, h: usize, q: usize, k: usize| match kind {
+            MaskKind::Full => 0.0,
+            MaskKind::Causal if k + s.queries <= q + s.keys => 0.0,
+            MaskKind::Causal => f64::NEG_INFINITY,
+            MaskKind::PerHead => v[3][(h * s.queries + q) * s.keys + k],
+            MaskKind::PerBatch => v[3][b * s.keys + k],
+        };
+        naive::attention(s, [&v[0], &v[1], &v[2]], f64::from(scale), bias)
+    };
+    Case::new("attention", variant, inputs, run, naive)
+}
+
+/// Queries, keys and values side by side in one tensor, as fused projections leave them.
+fn fused_attention() -> Case {
+    let s = AttentionSize { batch: 2, queries: 50, keys: 50, heads: 2, groups: 2, size: 64 };
+    Case::new(
+        "attention",
+        "slices of fused q, k, v",
+        vec![Input::random(21, [2, 50, 384])],
+        move |_, i| {
+            let part = |n: usize| i.tensor(0).slice(2, n * 128, 128)?.reshape([2, 50, 2, 64]);
+            part(0)?.attention(&part(1)?, &part(2)?, &Mask::None, 0.125)
+        },
+        move |v| {
+            let part = |n: usize| {
+                v[0].chunks(384).flat_map(|r| r[n * 128..(n + 1) * 128].to_vec()).collect::<Vec<_>>()
+            };
+            naive::attention(s, [&part(0), &part(1), &part(2)], 0.125, |_, _, _, _| 0.0)
+        },
+    )
+}
+
+fn rope() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for layout in [RopeLayout::Interleaved, RopeLayout::HalfSplit] {
+        for (rotated, tables, variant) in
+            [(64, 1, "whole head"), (48, 1, "part of the head"), (64, 2, "tables per batch")]
+        {
+            cases.push(rope_of(layout, rotated, tables, &format!("{layout:?}, {variant}")));
+        }
+    }
+    cases
+}
+
+fn rope_of(layout: RopeLayout, rotated: usize, tables: usize, variant: &str) -> Case {
+    let (batch, length, heads, size, half) = (2, 19, 3, 64, rotated / 2);
+    let angles: Vec<f32> = (0..tables * length * half).map(|i| i as f32 * 0.37 % 6.0).collect();
+    let table = |f: fn(f32) -> f32| {
+        Input::Table([tables, length, half].into(), angles.iter().map(|a| f(*a)).collect())
+    };
+    let inputs = vec![Input::random(22, [batch, length, heads, size]), table(f32::cos), table(f32::sin)];
+    let naive = move |v: &[Vec<f64>]| {
+        let mut out = v[0].clone();
+        for (row, x) in v[0].chunks(size).enumerate() {
+            let (b, l) = (row / (length * heads), row / heads % length);
+            for p in 0..half {
+                let at = ((b % tables) * length + l) * half + p;
+                let (cos, sin) = (v[1][at], v[2][at]);
+                let (i, j) = match layout {
+                    RopeLayout::Interleaved => (2 * p, 2 * p + 1),
+                    RopeLayout::HalfSplit => (p, p + half),
+                };
+                out[row * size + i] = x[i] * cos - x[j] * sin;
+                out[row * size + j] = x[i] * sin + x[j] * cos;
+            }
+        }
+        out
+    };
+    Case::new("rope", variant, inputs, move |_, i| i.tensor(0).rope(i.tensor(1), i.tensor(2), layout), naive)
+}
+
+fn embedding() -> Vec<Case> {
+    let of = |encoding: Encoding| {
+        let ids: Vec<i32> = (0..14).map(|i| i * 7 % 30).collect();
+        let inputs = vec![Input::weight(encoding, 23, [30, 256]), Input::Ids([2, 7].into(), ids)];
+        Case::new(
+            "embedding",
+            encoding.name(),
+            inputs,
+            |lane, i| lane.embedding(i.weight(0), i.tensor(1)),
+            |v| v[1].iter().flat_map(|id| v[0][*id as usize * 256..][..256].to_vec()).collect(),
+        )
+        .exact()
+    };
+    let quantised = [QuantFormat::Q8_0, QuantFormat::Q4_K, QuantFormat::Q6_K].map(Encoding::from);
+    STORED.map(Encoding::from).into_iter().chain(quantised).map(of).collect()
+}
