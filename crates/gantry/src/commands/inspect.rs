@@ -1,6 +1,6 @@
 //! `gantry inspect`: what is in a model file, from its header alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -111,32 +111,46 @@ fn encodings(entries: &[Entry]) -> Vec<EncodingShare> {
     shares
 }
 
-/// Groups of blocks in the order in which they first appear, and last what belongs to no block.
+/// Groups of blocks in the order in which they first appear, and last what belongs to none. A number
+/// that occurs alone is the place of a layer in a sequence, not a block.
 fn blocks(entries: &[Entry]) -> Vec<BlockGroup> {
-    const REST: &str = "(outside blocks)";
-    let mut names: Vec<&str> = Vec::new();
-    let mut groups: BTreeMap<&str, BTreeMap<&str, (usize, u64)>> = BTreeMap::new();
+    let mut numbers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (group, block) in entries.iter().filter_map(|entry| block_of(entry.name())) {
+        numbers.entry(group).or_default().insert(block);
+    }
+    let repeated = |group: &str| numbers.get(group).is_some_and(|blocks| blocks.len() > 1);
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut groups: Vec<(&str, BTreeMap<&str, (usize, u64)>)> = Vec::new();
+    let mut rest = (0, 0);
     for entry in entries {
-        let (group, block) = block_of(entry.name()).unwrap_or((REST, REST));
-        if !groups.contains_key(group) {
-            names.push(group);
-        }
-        let sizes = groups.entry(group).or_default().entry(block).or_default();
+        let sizes = match block_of(entry.name()).filter(|(group, _)| repeated(group)) {
+            None => &mut rest,
+            Some((group, block)) => {
+                let place = *places.entry(group).or_insert_with(|| {
+                    groups.push((group, BTreeMap::new()));
+                    groups.len() - 1
+                });
+                groups[place].1.entry(block).or_default()
+            }
+        };
         sizes.0 += 1;
         sizes.1 += entry.len();
     }
-    names.sort_by_key(|name| *name == REST);
-    let group = |name: &&str| {
-        let sizes = groups.get(name)?;
-        Some(BlockGroup {
-            name: if *name == REST { REST.to_owned() } else { format!("{name}.*") },
-            blocks: sizes.len(),
-            tensors: sizes.values().map(|(tensors, _)| tensors).sum(),
-            bytes: sizes.values().map(|(_, bytes)| bytes).sum(),
-            largest_block_bytes: sizes.values().map(|(_, bytes)| *bytes).max().unwrap_or(0),
-        })
+    let rest = (rest.0 > 0).then(|| BlockGroup {
+        name: "(outside blocks)".into(),
+        blocks: 0,
+        tensors: rest.0,
+        bytes: rest.1,
+        largest_block_bytes: 0,
+    });
+    let group = |(name, sizes): (&str, BTreeMap<&str, (usize, u64)>)| BlockGroup {
+        name: format!("{name}.*"),
+        blocks: sizes.len(),
+        tensors: sizes.values().map(|(tensors, _)| tensors).sum(),
+        bytes: sizes.values().map(|(_, bytes)| bytes).sum(),
+        largest_block_bytes: sizes.values().map(|(_, bytes)| *bytes).max().unwrap_or(0),
     };
-    names.iter().filter_map(group).collect()
+    groups.into_iter().map(group).chain(rest).collect()
 }
 
 /// `double_blocks.3.img_attn.qkv.weight` is in block `double_blocks.3` of group `double_blocks`.
