@@ -1,1 +1,62 @@
-//! Not written yet.
+//! Model files: safetensors and GGUF, opened by mapping them, with every tensor named and nothing
+//! copied. This is the only crate that knows a file format.
+//!
+//! [`Checkpoint::open`] recognises a file by its content, checks its header against fixed limits and
+//! lists its tensors as [`Entry`] values. A sharded safetensors index and the first file of a split
+//! GGUF open all their parts. What cannot be opened, and why, is an [`Error`] that names the file, the
+//! tensor where there is one, the reason, and what to do. Pickle files are refused: reading one can run
+//! code.
+//!
+//! ```no_run
+//! let checkpoint = checkpoint::Checkpoint::open("flux1-dev-Q4_K_S.gguf")?;
+//! for entry in checkpoint.entries() {
+//!     println!("{} {} {}", entry.name(), entry.encoding(), entry.shape());
+//! }
+//! # Ok::<(), checkpoint::Error>(())
+//! ```
+//!
+//! # Memory
+//!
+//! Opening takes memory in proportion to the header, whatever the header claims: nothing is reserved
+//! from a count in the file, and long GGUF arrays stay in the map until they are asked for.
+//!
+//! # When a mapped file changes
+//!
+//! The bytes of an entry are the file's own pages. If another program shortens the file while it is
+//! open, or the disk fails, reading pages that are gone kills the process (`SIGBUS` on Linux, an
+//! exception on Windows); this crate cannot turn that into an error. [`Checkpoint::verify_len`] asks the
+//! operating system for the current lengths, so that a caller can notice a shortened file before it
+//! reads; it narrows the window and does not close it. A file that is deleted or replaced by renaming
+//! another over it is safe: the map keeps the old one alive. A file that is overwritten in place
+//! changes the values under the reader.
+#![allow(unsafe_code, reason = "mapping a file is unsafe; every such block is in source.rs")]
+
+mod checkpoint;
+mod companions;
+mod entry;
+mod entry_bytes;
+mod error;
+mod gguf;
+mod index;
+mod layout;
+mod metadata;
+mod name_index;
+mod refusal;
+mod safetensors;
+mod shard_name;
+mod siblings;
+mod source;
+
+pub use checkpoint::{Checkpoint, Format, MAX_ENTRIES, MAX_SHARDS, Shard};
+pub use entry::{Entry, MAX_NAME_BYTES};
+pub use entry_bytes::EntryBytes;
+pub use error::{Error, HeaderFault, ShardFault, TensorFault, ValueFault};
+pub use gguf::{
+    Array, ElementType, Elements, MAX_GGUF_ALIGNMENT, MAX_GGUF_HEADER_BYTES, MAX_GGUF_KEYS,
+    MAX_GGUF_STRING_BYTES,
+};
+pub use index::MAX_INDEX_BYTES;
+pub use metadata::{Metadata, Value};
+pub use refusal::Refusal;
+pub use safetensors::MAX_SAFETENSORS_HEADER_BYTES;
+pub use source::Advice;

@@ -1,0 +1,61 @@
+//! A share in a mapped file: an entry's bytes as an owned value, so that a device buffer can be built
+//! over them without copying and can outlive the [`Checkpoint`](crate::Checkpoint).
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use crate::source::Source;
+use crate::{Advice, Error};
+
+/// Bytes of an entry that keep their file mapped for as long as they live. Cloning copies no bytes.
+#[derive(Clone)]
+pub struct EntryBytes {
+    source: Arc<Source>,
+    range: Range<usize>,
+}
+
+impl EntryBytes {
+    pub(crate) fn new(source: Arc<Source>, range: Range<usize>) -> EntryBytes {
+        EntryBytes { source, range }
+    }
+
+    /// A share in a part of these bytes. Panics if `range` is not inside them.
+    pub fn slice(&self, range: Range<usize>) -> EntryBytes {
+        assert!(range.start <= range.end && range.end <= self.range.len(), "{range:?} of {self:?}");
+        let start = self.range.start + range.start;
+        EntryBytes { source: Arc::clone(&self.source), range: start..start + range.len() }
+    }
+
+    /// Tells the operating system how these bytes will be used. It works on whole pages, so advice
+    /// reaches up to a page into the neighbours; that costs them a page fault, never a value.
+    pub fn advise(&self, advice: Advice) -> Result<(), Error> {
+        self.source.advise(self.range.clone(), advice)
+    }
+
+    /// An error if the file no longer has the length that was mapped, so that reading could kill the
+    /// process; see the crate's page.
+    pub fn verify_len(&self) -> Result<(), Error> {
+        self.source.verify_len()
+    }
+}
+
+impl AsRef<[u8]> for EntryBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.source.bytes()[self.range.clone()]
+    }
+}
+
+impl Deref for EntryBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
+impl fmt::Debug for EntryBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntryBytes({}, {:?})", self.source.path().display(), self.range)
+    }
+}

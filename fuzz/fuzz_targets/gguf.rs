@@ -1,0 +1,10 @@
+//! A GGUF file, however damaged, opens or is refused.
+#![no_main]
+
+use fuzz::Parser;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    // An error is as good as an opened file; a panic, a hang or too much memory is neither.
+    let _ = Parser::Gguf.open(data.to_vec());
+});
