@@ -112,11 +112,14 @@ impl Tensor {
         transposed: bool,
     ) -> Result<Tensor> {
         let x = self.contiguous()?;
+        // A convolution takes no scale beside its weight, so a scaled one is unpacked first.
+        let unpacked = weight.scale().map(|_| self.lane().unpack(weight)).transpose()?;
+        let weight = unpacked.as_ref().map_or(weight.operand(), Tensor::operand);
         let dims = Shape::new(dims).map_err(|_| self.misfit("of at most five dimensions".into()))?;
         let out = self.lane().empty_as(self.dtype(), dims)?;
         self.lane().launch(Convolution {
             x: x.operand().clone(),
-            weight: weight.operand().clone(),
+            weight: weight.clone(),
             bias: bias.map(|b| b.operand().clone()),
             window: shape.window,
             padding: shape.padding,

@@ -132,6 +132,20 @@ impl Tensor {
         Ok(out)
     }
 
+    /// The values on another lane: as they are if it is the same device and type, else brought there.
+    /// The other lane's stream waits for them; the host does not.
+    pub fn to_lane(&self, lane: &Lane) -> Result<Tensor> {
+        if lane.device().id() == self.lane.device().id() {
+            return Tensor::new(self.operand.clone(), lane.clone()).cast(lane.dtype());
+        }
+        let source = self.contiguous()?;
+        let target = lane.empty_as(self.dtype(), *self.shape())?;
+        let ready = self.lane.stream().record()?;
+        lane.stream().wait(&ready)?;
+        lane.stream().copy(&target.operand.span(), &source.operand.span())?;
+        target.cast(lane.dtype())
+    }
+
     /// All values on the host, in f32, in order.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let plain = self.cast(DType::F32)?.contiguous()?;
