@@ -166,6 +166,11 @@ impl OpCall {
                 | OpCall::Binary(_)
         );
         let out = self.output();
+        let repeats = out.dims().iter().zip(out.strides()).any(|(size, stride)| *size > 1 && *stride == 0);
+        if repeats && out.count() > 0 {
+            let expected = "a place of its own for every value".into();
+            return Err(check::error(self.name(), "output", expected, format!("{out:?}, repeated")));
+        }
         for input in self.inputs() {
             if input.overlaps(out) && !(in_place && input.same_view(out)) {
                 return Err(check::error(

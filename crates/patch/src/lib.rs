@@ -1,0 +1,37 @@
+//! LoRA and its relatives: files of small tensors that change a model's weights.
+//!
+//! A file becomes a [`PatchFile`]: its tensors grouped by the layer they change and recognised as one of the known
+//! forms ([`Delta`]). A [`KeyMap`], made from a model's own weight names, says which weight each group means. The two
+//! together give a [`PatchSet`]: weight name to [`Patch`]es, in the order in which they apply, with everything that
+//! found no weight listed.
+//!
+//! The arithmetic has two forms. [`apply`] (and [`merge_stored`]) works on the weight itself, in f32, before it is
+//! used. [`Beside`] leaves the weight as it is stored, which a quantised one must be, and adds the patch's share to
+//! the layer's output. Both give the same result on every run: each product is summed in one order.
+//!
+//! Nothing here writes to the source of a weight, so there is nothing to undo: [`PatchSet::changed_since`] names the
+//! weights to stage again.
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod arithmetic;
+mod beside;
+mod delta;
+mod error;
+mod factor;
+mod file;
+mod group;
+mod keys;
+mod set;
+mod signature;
+mod suffix;
+
+pub use adapter::{Adapter, Delta, Dora, DoraNorm, KroneckerFactor, Product};
+pub use arithmetic::{apply, merge_stored};
+pub use beside::{Beside, beside};
+pub use error::{Error, Result};
+pub use factor::Factor;
+pub use file::{Change, PatchFile};
+pub use keys::{KeyMap, Rows, Target, TextEncoder};
+pub use set::{Patch, PatchSet, unclaimed};
+pub use suffix::Naming;

@@ -1,0 +1,11 @@
+//! Patch files against golden data, against PyTorch and against plain arithmetic.
+
+mod beside;
+mod files;
+mod fixture;
+mod formats;
+mod golden;
+mod reference;
+mod robustness;
+mod sets;
+mod stored;

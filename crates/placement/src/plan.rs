@@ -1,0 +1,154 @@
+//! What was decided: per block a home, where it runs, resident or streamed; per device the bytes.
+
+use meta::DeviceId;
+use serde::{Serialize, Serializer};
+
+use crate::allocation::{Allocation, Amount, Amounts, Entry, Order};
+use crate::predictor::Prediction;
+
+/// Where every block of a model goes, what that takes of every device, and how long a step will be.
+///
+/// It prints as a table and serialises as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// Where the model computes.
+    #[serde(serialize_with = "as_text")]
+    pub compute: DeviceId,
+    /// Which blocks went where.
+    pub order: Order,
+    /// Every block, in order of use.
+    pub blocks: Vec<BlockPlan>,
+    /// The slots on the compute device through which streamed blocks pass; none if none is streamed.
+    pub ring: Option<Ring>,
+    /// What the plan takes of every device that it uses, compute device first, then by id.
+    pub devices: Vec<DeviceUse>,
+    /// How long a step will be.
+    pub prediction: Prediction,
+    /// What differs from what was asked, and why.
+    pub notes: Vec<String>,
+    /// The devices in the order in which the user wrote them, which is what a contiguous order means.
+    #[serde(skip)]
+    pub(crate) written: Vec<DeviceId>,
+}
+
+/// One block's place.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BlockPlan {
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Where its weights live.
+    #[serde(serialize_with = "as_text")]
+    pub home: DeviceId,
+    /// Where it computes.
+    #[serde(serialize_with = "as_text")]
+    pub runs_on: DeviceId,
+    /// Whether its weights travel.
+    pub mode: BlockMode,
+}
+
+/// Whether a block's weights travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BlockMode {
+    /// The weights live where the block runs.
+    Resident,
+    /// The weights are copied into the ring of the compute device, once per step.
+    Streamed,
+}
+
+impl BlockMode {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BlockMode::Resident => "resident",
+            BlockMode::Streamed => "streamed",
+        }
+    }
+}
+
+/// The slots through which streamed blocks pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Ring {
+    /// How many.
+    pub slots: usize,
+    /// The bytes of each: the largest streamed block.
+    pub slot_bytes: u64,
+}
+
+impl Ring {
+    /// The bytes of the whole ring.
+    pub const fn bytes(&self) -> u64 {
+        self.slots as u64 * self.slot_bytes
+    }
+}
+
+/// What a plan takes of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceUse {
+    /// Which device.
+    #[serde(serialize_with = "as_text")]
+    pub device: DeviceId,
+    /// The weights whose home it is.
+    pub weight_bytes: u64,
+    /// The ring, on the compute device.
+    pub ring_bytes: u64,
+    /// Memory to work in, where blocks run.
+    pub working_bytes: u64,
+    /// What a plan may use of it.
+    pub available_bytes: u64,
+}
+
+impl DeviceUse {
+    /// Everything the plan takes of this device.
+    pub const fn total_bytes(&self) -> u64 {
+        self.weight_bytes + self.ring_bytes + self.working_bytes
+    }
+}
+
+impl Plan {
+    /// The bytes of the model.
+    pub fn model_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.bytes).sum()
+    }
+
+    /// The bytes copied to the compute device in every step.
+    pub fn streamed_bytes(&self) -> u64 {
+        let streamed = self.blocks.iter().filter(|block| block.mode == BlockMode::Streamed);
+        streamed.map(|block| block.bytes).sum()
+    }
+
+    /// What the plan takes of a device; none if it does not use it.
+    pub fn device(&self, device: DeviceId) -> Option<&DeviceUse> {
+        self.devices.iter().find(|usage| usage.device == device)
+    }
+
+    /// The allocation in bytes that says the same: exact amounts, with `*` for the host or, if it holds
+    /// nothing, for the device that holds most.
+    pub fn to_allocation(&self) -> Allocation {
+        let weights = |device: DeviceId| self.device(device).map_or(0, |usage| usage.weight_bytes);
+        let mut devices: Vec<DeviceId> = self.devices.iter().map(|usage| usage.device).collect();
+        let written = |device: &DeviceId| self.written.iter().position(|other| other == device);
+        devices.sort_by_key(|device| match self.order {
+            Order::Interleaved => (*device != self.compute, *device == DeviceId::CPU, 0, *device),
+            Order::Contiguous => (false, false, written(device).unwrap_or(usize::MAX), *device),
+        });
+        devices.retain(|device| *device == self.compute || weights(*device) > 0);
+        let most = devices.iter().copied().max_by_key(|device| (weights(*device), *device));
+        let host = devices.iter().copied().find(|device| *device == DeviceId::CPU);
+        let taker = host.filter(|device| weights(*device) > 0).or(most);
+        let entry = |device: DeviceId| match Some(device) == taker {
+            true => Entry { device, amount: Amount::Remainder },
+            false => Entry { device, amount: Amount::Exactly(weights(device)) },
+        };
+        let order = (self.order == Order::Contiguous).then_some(Order::Contiguous);
+        let amounts = Amounts::Bytes(devices.into_iter().map(entry).collect());
+        Allocation { amounts, order, compute: None }
+    }
+}
+
+/// Devices serialise as the text that people write.
+fn as_text<S: Serializer>(device: &DeviceId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(device)
+}

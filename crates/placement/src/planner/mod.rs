@@ -1,0 +1,57 @@
+//! The planner: from a request to a plan, in four rooms.
+//!
+//! 1. `problem` checks the request and gives it one order, so that the order of the device list cannot
+//!    matter.
+//! 2. The amounts become bytes per device: `resolve` for what the user wrote, `search` for normal and
+//!    automatic mode, whose bytes depend on the room there is.
+//! 3. `layout` picks which blocks make up those bytes.
+//! 4. `assemble` counts every device, picks the ring and predicts; `choose` repeats 3 and 4 for the ways
+//!    to use other accelerators and keeps the fastest.
+
+mod assemble;
+mod choose;
+mod layout;
+mod problem;
+mod search;
+
+use crate::allocation::Amounts;
+use crate::error::PlanError;
+use crate::plan::Plan;
+use crate::request::PlanRequest;
+use crate::resolve::{check_devices, resolve};
+use problem::Problem;
+
+/// Decides where every block of a model goes.
+///
+/// The plan depends on nothing but the request, and not on the order of its device list. It fits, or the
+/// error says which device lacks how much and which allocation would fit.
+pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
+    let problem = Problem::new(request)?;
+    check_devices(&request.allocation, &problem.scale())?;
+    match decide(&problem) {
+        Err(PlanError::NoRoom { device, wanted, weights, ring, working, available, nearest: None }) => {
+            let nearest = search::nearest(&problem);
+            Err(PlanError::NoRoom { device, wanted, weights, ring, working, available, nearest })
+        }
+        result => result,
+    }
+}
+
+/// The plan without the search for what would fit instead. The allocation's devices have been checked.
+fn decide(problem: &Problem<'_>) -> Result<Plan, PlanError> {
+    match &problem.request.allocation.allocation().amounts {
+        Amounts::Automatic => search::automatic(problem),
+        Amounts::Normal { virtual_vram_bytes, donors } => {
+            search::normal(problem, *virtual_vram_bytes, donors)
+        }
+        Amounts::Bytes(_) | Amounts::Percent(_) | Amounts::Fraction(_) => {
+            let targets = resolve(&problem.request.allocation, &problem.scale())?;
+            let targets = targets.expect("only normal and automatic mode resolve to no targets");
+            let trimmed = problem.trim_note();
+            let mut plan = choose::place(problem, &targets, assemble::Slots::Enough)
+                .or_else(|_| choose::place(problem, &targets, assemble::Slots::One))?;
+            plan.notes.extend(trimmed);
+            Ok(plan)
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A request that has been checked, with what every later room asks of it.
+
+use std::collections::BTreeMap;
+
+use meta::{ByteSize, DeviceId};
+
+use crate::allocation::{Amounts, Order};
+use crate::error::PlanError;
+use crate::request::{DeviceSpec, Overfull, PlanRequest};
+use crate::resolve::Scale;
+
+/// Byte counts up to here are exact as `f64`, and sums of a few of them fit a `u64`.
+const MAX_BYTES: u64 = 1 << 53;
+
+/// A checked request.
+pub(super) struct Problem<'a> {
+    pub(super) request: &'a PlanRequest,
+    pub(super) devices: BTreeMap<DeviceId, &'a DeviceSpec>,
+    pub(super) model_bytes: u64,
+    /// The bytes that must stay on the compute device.
+    pub(super) pinned_bytes: u64,
+    pub(super) order: Order,
+}
+
+impl<'a> Problem<'a> {
+    pub(super) fn new(request: &'a PlanRequest) -> Result<Problem<'a>, PlanError> {
+        let mut devices = BTreeMap::new();
+        for spec in &request.devices {
+            check_device(spec)?;
+            if devices.insert(spec.id, spec).is_some() {
+                return Err(PlanError::RepeatedDevice { device: spec.id });
+            }
+        }
+        if !devices.contains_key(&request.compute) {
+            let available = devices.keys().copied().collect();
+            return Err(PlanError::NoComputeDevice { device: request.compute, available });
+        }
+        let slow =
+            request.blocks.iter().find(|b| !(b.compute_seconds.is_finite() && b.compute_seconds >= 0.0));
+        if let Some(block) = slow {
+            let (block, seconds) = (block.name.clone(), block.compute_seconds);
+            return Err(PlanError::BadBlockTime { block, seconds });
+        }
+        let sum = request.blocks.iter().try_fold(0u64, |sum, block| sum.checked_add(block.bytes));
+        let whole = sum.and_then(|sum| sum.checked_add(request.working_bytes));
+        let (Some(model_bytes), Some(0..=MAX_BYTES)) = (sum, whole) else {
+            return Err(PlanError::TooManyBytes);
+        };
+        let pinned = request.blocks.iter().filter(|block| block.pinned);
+        Ok(Problem {
+            request,
+            devices,
+            model_bytes,
+            pinned_bytes: pinned.map(|block| block.bytes).sum(),
+            order: request.allocation.allocation().order.unwrap_or(request.order),
+        })
+    }
+
+    /// What amounts are relative to.
+    pub(super) fn scale(&self) -> Scale<'_> {
+        Scale {
+            devices: &self.devices,
+            compute: self.request.compute,
+            model_bytes: self.model_bytes,
+            overfull: self.request.overfull,
+        }
+    }
+
+    pub(super) const fn compute(&self) -> DeviceId {
+        self.request.compute
+    }
+
+    /// The bytes that may leave the compute device.
+    pub(super) const fn free_bytes(&self) -> u64 {
+        self.model_bytes - self.pinned_bytes
+    }
+
+    /// What a plan may use of a device.
+    pub(super) fn available(&self, device: DeviceId) -> u64 {
+        self.devices.get(&device).map_or(0, |spec| spec.available_bytes)
+    }
+
+    /// The accelerators other than the compute device.
+    pub(super) fn other_accelerators(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let others = self.devices.values().filter(|spec| !spec.is_host() && spec.id != self.compute());
+        others.map(|spec| spec.id)
+    }
+
+    /// The size of the smallest block that may move, at least one byte.
+    pub(super) fn smallest_free_block(&self) -> u64 {
+        let free = self.request.blocks.iter().filter(|block| !block.pinned && block.bytes > 0);
+        free.map(|block| block.bytes).min().unwrap_or(1)
+    }
+
+    /// Bytes per second between two devices. Without a direct link the bytes cross the host, one hop
+    /// after the other.
+    pub(super) fn bandwidth(&self, from: DeviceId, to: DeviceId) -> f64 {
+        let (Some(from), Some(to)) = (self.devices.get(&from), self.devices.get(&to)) else {
+            return f64::INFINITY;
+        };
+        match (from.is_host(), to.is_host()) {
+            (true, true) => f64::INFINITY,
+            (true, false) => to.link_bytes_per_s,
+            (false, true) => from.link_bytes_per_s,
+            (false, false) => {
+                let link =
+                    |a: &DeviceSpec, b: DeviceId| a.reaches.iter().find(|link| link.device == b).copied();
+                match link(from, to.id).or_else(|| link(to, from.id)) {
+                    Some(link) => link.bytes_per_s,
+                    None => 1.0 / (1.0 / from.link_bytes_per_s + 1.0 / to.link_bytes_per_s),
+                }
+            }
+        }
+    }
+
+    /// How much longer a device computes than the compute device.
+    pub(super) fn slowness(&self, device: DeviceId) -> f64 {
+        let factor = |device: DeviceId| self.devices.get(&device).map_or(1.0, |spec| spec.compute_factor);
+        factor(device) / factor(self.compute())
+    }
+
+    /// Says so if byte amounts were cut to the model's size.
+    pub(super) fn trim_note(&self) -> Option<String> {
+        let Amounts::Bytes(entries) = &self.request.allocation.allocation().amounts else {
+            return None;
+        };
+        let written: u64 =
+            entries.iter().filter_map(|entry| entry.amount.number()).fold(0, u64::saturating_add);
+        (self.request.overfull == Overfull::Trim && written > self.model_bytes).then(|| {
+            let (written, model) = (ByteSize(written), ByteSize(self.model_bytes));
+            format!(
+                "{written} was given out and the model has {model}; entries were filled in the order written"
+            )
+        })
+    }
+}
+
+fn check_device(spec: &DeviceSpec) -> Result<(), PlanError> {
+    let link = (!spec.is_host()).then_some(("host link bandwidth", spec.link_bytes_per_s));
+    let peers = spec.reaches.iter().map(|link| ("peer link bandwidth", link.bytes_per_s));
+    let speed = ("compute factor", spec.compute_factor);
+    for (what, value) in link.into_iter().chain(peers).chain([speed]) {
+        if !(value.is_finite() && value > 0.0) {
+            return Err(PlanError::BadDevice { device: spec.id, what, value });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! What the planner is given: the model's blocks, the devices with their room and speed, and the wish.
+
+use meta::{DeviceId, DeviceKind};
+
+use crate::allocation::Order;
+use crate::language::AllocationText;
+
+/// Everything a plan depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanRequest {
+    /// The model's blocks in order of use.
+    pub blocks: Vec<BlockSpec>,
+    /// Bytes that activations need on a device that computes, at the requested size.
+    pub working_bytes: u64,
+    /// Bytes that move when the next block computes on another device than the last one.
+    pub activation_bytes: u64,
+    /// The machine's devices, in any order.
+    pub devices: Vec<DeviceSpec>,
+    /// Where the model computes.
+    pub compute: DeviceId,
+    /// What the user asked.
+    pub allocation: AllocationText,
+    /// Which blocks go where, unless the allocation says it.
+    pub order: Order,
+    /// What to do with blocks whose home is another accelerator.
+    pub remote: RemotePolicy,
+    /// How large the ring of slots for streamed blocks may be.
+    pub ring: RingLimits,
+    /// What to do with byte amounts that together exceed the model.
+    pub overfull: Overfull,
+}
+
+impl PlanRequest {
+    /// A request in automatic mode with the usual settings; the fields are there to be changed.
+    pub fn new(blocks: Vec<BlockSpec>, devices: Vec<DeviceSpec>, compute: DeviceId) -> PlanRequest {
+        PlanRequest {
+            blocks,
+            working_bytes: 0,
+            activation_bytes: 0,
+            devices,
+            compute,
+            allocation: AllocationText::automatic(),
+            order: Order::default(),
+            remote: RemotePolicy::default(),
+            ring: RingLimits::default(),
+            overfull: Overfull::default(),
+        }
+    }
+}
+
+/// One block of a model: the unit of placement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockSpec {
+    /// Its name, such as `double_blocks.3`.
+    pub name: String,
+    /// Its stored bytes.
+    pub bytes: u64,
+    /// Seconds it takes per step on the compute device, measured or predicted.
+    pub compute_seconds: f64,
+    /// Whether it must stay on the compute device: norms, embeddings, heads, tiny weights.
+    pub pinned: bool,
+}
+
+/// Whether weights of this size are too small to be worth moving: under 0.01 % of the model.
+pub const fn is_tiny(bytes: u64, model_bytes: u64) -> bool {
+    (bytes as u128) * 10_000 < model_bytes as u128
+}
+
+/// One device: its room and its speed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceSpec {
+    /// Which device.
+    pub id: DeviceId,
+    /// All its memory.
+    pub total_bytes: u64,
+    /// What a plan may use of it.
+    pub available_bytes: u64,
+    /// Bytes per second from pinned host memory to this device; not used for the host itself.
+    pub link_bytes_per_s: f64,
+    /// How long it computes relative to the other devices: 2 takes twice as long as 1.
+    pub compute_factor: f64,
+    /// The devices it can copy to without going through the host.
+    pub reaches: Vec<PeerLink>,
+}
+
+impl DeviceSpec {
+    /// Whether this is the host rather than an accelerator.
+    pub fn is_host(&self) -> bool {
+        self.id.kind == DeviceKind::Cpu
+    }
+}
+
+/// A direct link to another accelerator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerLink {
+    /// The other end.
+    pub device: DeviceId,
+    /// Its bandwidth.
+    pub bytes_per_s: f64,
+}
+
+/// What to do with a block whose home is an accelerator other than the compute device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RemotePolicy {
+    /// Whichever is predicted to be faster.
+    #[default]
+    Auto,
+    /// Bring the weights to the compute device.
+    Stream,
+    /// Compute where the weights live and move the activations.
+    InPlace,
+}
+
+/// How many slots the ring for streamed blocks has.
+///
+/// The ring is never larger than what it streams, so a plan with few streamed blocks can have fewer slots
+/// than `min_slots`; and where there is room for a single slot only, a plan with one is still a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLimits {
+    /// The fewest slots with which a copy can run while a streamed block computes.
+    pub min_slots: usize,
+    /// The most slots; more are used only where they are predicted to help.
+    pub max_slots: usize,
+}
+
+impl Default for RingLimits {
+    fn default() -> RingLimits {
+        RingLimits { min_slots: 2, max_slots: 4 }
+    }
+}
+
+/// What to do with byte amounts that together exceed the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overfull {
+    /// They are an error that points at the entry that is too much.
+    #[default]
+    Refuse,
+    /// Entries are filled in the order written until the model is placed, and the plan says so. For
+    /// stored workflows, which give one text to models of several sizes.
+    Trim,
+}

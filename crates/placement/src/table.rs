@@ -1,0 +1,128 @@
+//! Prints a plan as a table: blocks, devices, prediction, notes.
+
+use std::fmt;
+
+use meta::{ByteSize, DeviceId};
+
+use crate::plan::{BlockMode, BlockPlan, Plan};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = rows(&self.blocks);
+        let width = rows.iter().map(|row| row.label().chars().count()).max().unwrap_or(0).max("blocks".len());
+        writeln!(f, "{:width$}  {:>10}  {:8}  {:8}  {:8}", "blocks", "bytes", "mode", "home", "runs on")?;
+        for row in &rows {
+            let (label, bytes, mode) = (row.label(), ByteSize(row.bytes), row.mode.name());
+            writeln!(f, "{label:width$}  {bytes:>10}  {mode:8}  {:8}  {:8}", row.home, row.runs_on)?;
+        }
+        writeln!(f)?;
+        write_devices(self, f)?;
+        writeln!(f)?;
+        write_prediction(self, f)?;
+        self.notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))
+    }
+}
+
+fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let columns = ["weights", "ring", "working", "in all", "available"];
+    write!(f, "{:8}", "device")?;
+    columns.iter().try_for_each(|column| write!(f, "  {column:>10}"))?;
+    writeln!(f)?;
+    for usage in &plan.devices {
+        write!(f, "{:8}", usage.device)?;
+        let numbers = [
+            usage.weight_bytes,
+            usage.ring_bytes,
+            usage.working_bytes,
+            usage.total_bytes(),
+            usage.available_bytes,
+        ];
+        numbers.iter().try_for_each(|bytes| write!(f, "  {:>10}", ByteSize(*bytes)))?;
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let p = &plan.prediction;
+    write!(f, "predicted {} per step: {} computing", seconds(p.seconds_per_step), seconds(p.compute_s))?;
+    if p.hop_s > 0.0 {
+        write!(f, ", {} moving activations", seconds(p.hop_s))?;
+    }
+    if let Some(ring) = plan.ring {
+        let streamed = ByteSize(plan.streamed_bytes());
+        write!(f, ", {} waiting; {streamed} copied in {}", seconds(p.stall_s), seconds(p.copy_s))?;
+        let plural = if ring.slots == 1 { "" } else { "s" };
+        write!(f, " through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))?;
+    }
+    write!(f, "\nallocation {}", plan.to_allocation())
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds >= 1.0 { format!("{seconds:.2} s") } else { format!("{:.1} ms", seconds * 1e3) }
+}
+
+/// Blocks of one family (`double_blocks.*`) with the same place.
+struct Row<'a> {
+    family: &'a str,
+    /// The numbers after the family name, ascending runs merged; empty for a block without number.
+    runs: Vec<(u64, u64)>,
+    bytes: u64,
+    mode: BlockMode,
+    home: DeviceId,
+    runs_on: DeviceId,
+}
+
+impl Row<'_> {
+    fn label(&self) -> String {
+        let runs: Vec<String> = self
+            .runs
+            .iter()
+            .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
+            .collect();
+        match runs.is_empty() {
+            true => self.family.to_owned(),
+            false => format!("{}.{}", self.family, runs.join(",")),
+        }
+    }
+}
+
+fn rows(blocks: &[BlockPlan]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for block in blocks {
+        let (family, number) = split_name(&block.name);
+        let same = |row: &&mut Row<'_>| {
+            !row.runs.is_empty()
+                && row.family == family
+                && (row.mode, row.home, row.runs_on) == (block.mode, block.home, block.runs_on)
+        };
+        match (number, rows.iter_mut().find(same)) {
+            (Some(number), Some(row)) => {
+                row.bytes += block.bytes;
+                match row.runs.last_mut() {
+                    Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+                    _ => row.runs.push((number, number)),
+                }
+            }
+            (number, _) => rows.push(Row {
+                family,
+                runs: number.map(|n| (n, n)).into_iter().collect(),
+                bytes: block.bytes,
+                mode: block.mode,
+                home: block.home,
+                runs_on: block.runs_on,
+            }),
+        }
+    }
+    rows
+}
+
+/// `double_blocks.3` is number 3 of `double_blocks`; `img_in` has no number.
+fn split_name(name: &str) -> (&str, Option<u64>) {
+    match name.rsplit_once('.') {
+        Some((family, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
+            number.parse().map_or((name, None), |number| (family, Some(number)))
+        }
+        _ => (name, None),
+    }
+}

@@ -1,0 +1,39 @@
+//! Residency: which weights are where, and who may use them now.
+//!
+//! ```text
+//! Manifest ── load ──> registry owns the model (Keep, Eject or Default)
+//!     │                     │
+//!     └── Plan ── open ──> ledger ── stage ── patch ──> Session ── lease ──> weights on a lane
+//!                             │                                      │
+//!                             └── short: device copies of others go  └── dropped: the slot is free again
+//! ```
+//!
+//! The file is the one source of every weight. What a device holds is a copy that can be forgotten at
+//! any time; nothing is ever written back. A model leaves the registry only by [`Residency::unload`] or
+//! a [free request](Residency::free), never because memory is short.
+#![forbid(unsafe_code)]
+
+mod error;
+mod free;
+mod host;
+mod layout;
+mod manifest;
+mod model;
+mod pressure;
+mod retention;
+mod ring;
+mod session;
+mod snapshot;
+mod staged;
+mod store;
+
+pub use error::{Error, Result};
+pub use free::{FreeFlags, FreeReport, FreeRequest, ModelNote};
+pub use manifest::{BlockSpec, Manifest, ManifestBuilder, WeightSpec};
+pub use model::{ModelId, ModelReport};
+pub use pressure::HostPressure;
+pub use retention::Retention;
+pub use ring::StreamStats;
+pub use session::{Cancel, Lease, Session};
+pub use snapshot::{Snapshot, SnapshotSeries};
+pub use store::{LoadOptions, Residency};

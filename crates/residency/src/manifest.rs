@@ -1,0 +1,161 @@
+//! Manifests: what a model needs, in order of use.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use checkpoint::EntryBytes;
+use meta::{Encoding, Shape};
+
+use crate::{Error, Result};
+
+/// One weight of a model.
+#[derive(Clone, Debug)]
+pub struct WeightSpec {
+    /// Its name in the model.
+    pub name: String,
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its bytes in the mapped file.
+    pub bytes: EntryBytes,
+    /// One f32 in the file that multiplies it (scaled fp8).
+    pub scale: Option<EntryBytes>,
+}
+
+/// The unit of placement: one transformer or residual block.
+#[derive(Clone, Debug)]
+pub struct BlockSpec {
+    /// Its name, such as `double_blocks.3`.
+    pub name: String,
+    /// Its weights, by index in the manifest.
+    pub weights: Range<usize>,
+    /// Stays on the compute device whatever the plan: norms, embeddings and heads.
+    pub fixed: bool,
+    /// Operations of one step, from which its time is predicted.
+    pub flops: u64,
+}
+
+/// What a model needs, in order of use.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    name: String,
+    family: String,
+    weights: Vec<WeightSpec>,
+    blocks: Vec<BlockSpec>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Manifest {
+    /// Starts a manifest.
+    pub fn builder(name: impl Into<String>, family: impl Into<String>) -> ManifestBuilder {
+        ManifestBuilder {
+            manifest: Manifest {
+                name: name.into(),
+                family: family.into(),
+                weights: Vec::new(),
+                blocks: Vec::new(),
+                by_name: HashMap::new(),
+            },
+        }
+    }
+
+    /// The model's name, such as its file's.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The model's family.
+    pub fn family(&self) -> &str {
+        &self.family
+    }
+
+    /// The blocks in order of use.
+    pub fn blocks(&self) -> &[BlockSpec] {
+        &self.blocks
+    }
+
+    /// The weights of a block.
+    pub fn weights_of(&self, block: usize) -> &[WeightSpec] {
+        self.blocks.get(block).map_or(&[], |block| &self.weights[block.weights.clone()])
+    }
+
+    /// All weights in order of use.
+    pub fn weights(&self) -> &[WeightSpec] {
+        &self.weights
+    }
+
+    /// The index of a weight.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The block that a weight is in.
+    pub fn block_of(&self, weight: usize) -> Option<usize> {
+        self.blocks.iter().position(|block| block.weights.contains(&weight))
+    }
+
+    /// Stored bytes of a block.
+    pub fn block_bytes(&self, block: usize) -> u64 {
+        self.weights_of(block).iter().map(|w| w.bytes.as_ref().len() as u64).sum()
+    }
+
+    /// Stored bytes of the model.
+    pub fn bytes(&self) -> u64 {
+        (0..self.blocks.len()).map(|block| self.block_bytes(block)).sum()
+    }
+
+    /// An error if a file no longer has the bytes that were mapped.
+    pub(crate) fn verify(&self) -> Result<()> {
+        // All weights of a file share its map, so one of each would do; asking costs a system call.
+        for weight in &self.weights {
+            weight.bytes.verify_len().map_err(|source| Error::File { name: self.name.clone(), source })?;
+        }
+        Ok(())
+    }
+}
+
+/// Builds a manifest block by block.
+#[derive(Debug)]
+pub struct ManifestBuilder {
+    manifest: Manifest,
+}
+
+impl ManifestBuilder {
+    /// Adds the next block in order of use.
+    pub fn block(
+        mut self,
+        name: impl Into<String>,
+        fixed: bool,
+        flops: u64,
+        weights: Vec<WeightSpec>,
+    ) -> ManifestBuilder {
+        let start = self.manifest.weights.len();
+        self.manifest.weights.extend(weights);
+        let weights = start..self.manifest.weights.len();
+        self.manifest.blocks.push(BlockSpec { name: name.into(), weights, fixed, flops });
+        self
+    }
+
+    /// The manifest, if every weight has its own name and as many bytes as its shape needs.
+    pub fn finish(self) -> Result<Manifest> {
+        let mut manifest = self.manifest;
+        let fault = |reason: String| Error::Manifest { name: manifest.name.clone(), reason };
+        let mut by_name = HashMap::new();
+        for (index, weight) in manifest.weights.iter().enumerate() {
+            let have = weight.bytes.as_ref().len() as u64;
+            let want = weight.encoding.bytes(&weight.shape).map_err(device::Error::from)?;
+            if have != want {
+                return Err(fault(format!("{} has {have} bytes, its shape needs {want}", weight.name)));
+            }
+            if weight.scale.as_ref().is_some_and(|scale| scale.as_ref().len() != 4) {
+                return Err(fault(format!("the scale of {} is not one f32", weight.name)));
+            }
+            if by_name.insert(weight.name.clone(), index).is_some() {
+                return Err(fault(format!("{} occurs twice", weight.name)));
+            }
+        }
+        manifest.by_name = by_name;
+        Ok(manifest)
+    }
+}

@@ -1,0 +1,248 @@
+//! The ring: a few slots on the compute device through which streamed blocks pass. A copy stream runs
+//! ahead in order of use and wraps from the last block of a step to the first of the next.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::{Buffer, Device, Error, Event, Result, Stream, StreamKind};
+
+use crate::host::HostBlock;
+
+/// Where a streamed block comes from.
+pub(crate) enum Source {
+    /// Host memory.
+    Host(HostBlock),
+    /// A copy that lives on another accelerator.
+    Donor(Buffer),
+}
+
+/// What streaming did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Blocks copied.
+    pub copies: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Leases that had to wait for their copy.
+    pub stalls: u64,
+    /// How long the host waited in them; a device that waits by itself does not show here.
+    pub stalled: Duration,
+}
+
+/// Slots, their copy stream, and what they hold.
+pub(crate) struct Ring {
+    copies: Stream,
+    compute: Stream,
+    slots: Vec<Buffer>,
+    state: Mutex<State>,
+}
+
+struct State {
+    sources: Vec<Source>,
+    slots: Vec<Slot>,
+    stats: StreamStats,
+    /// An error of a release, which cannot return it; the next call does.
+    failure: Option<Error>,
+    /// Counts the sessions that began.
+    session: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Position in the order of use of the block it holds.
+    holds: Option<usize>,
+    arrived: Option<Event>,
+    last_use: Option<Event>,
+    leases: usize,
+    /// The session in which its copy was started.
+    session: u64,
+}
+
+impl Ring {
+    /// A ring over these slots for blocks in this order of use.
+    pub(crate) fn new(device: &Device, slots: Vec<Buffer>, sources: Vec<Source>) -> Result<Ring> {
+        let state = State {
+            sources,
+            slots: slots.iter().map(|_| Slot::default()).collect(),
+            stats: StreamStats::default(),
+            failure: None,
+            session: 0,
+        };
+        Ok(Ring {
+            copies: device.open_stream(StreamKind::Copy)?,
+            compute: device.compute_stream()?,
+            slots,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// A new session begins: copies that the last one had started are not its own.
+    pub(crate) fn begin_session(&self) {
+        self.lock().session += 1;
+    }
+
+    /// Makes later work of the compute stream wait until the block is in a slot, and starts the copies
+    /// of the blocks after it. Answers the slot, which stays as it is until it is released.
+    pub(crate) fn acquire(&self, position: usize) -> Result<(usize, Buffer)> {
+        let (slot, arrived, inherited) = self.place(position)?;
+        let Err(error) = self.wait(&arrived) else { return Ok((slot, self.slots[slot].clone())) };
+        self.give_up(slot);
+        // A copy that failed for an earlier session is no failure of this one.
+        if !inherited {
+            return Err(error);
+        }
+        let (slot, arrived, _) = self.place(position)?;
+        match self.wait(&arrived) {
+            Ok(()) => Ok((slot, self.slots[slot].clone())),
+            Err(error) => {
+                self.give_up(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds the slot of a block, starting its copy if there is none, and leases it. Answers also when the
+    /// block will have arrived, and whether an earlier session started the copy.
+    fn place(&self, position: usize) -> Result<(usize, Event, bool)> {
+        let mut state = self.lock();
+        if let Some(failure) = state.failure.take() {
+            return Err(failure);
+        }
+        let held = state.slots.iter().position(|slot| slot.holds == Some(position) && slot.arrived.is_some());
+        let slot = match held {
+            Some(slot) => slot,
+            None => {
+                let slot = state.free_slot(position, 0).ok_or_else(|| self.all_leased())?;
+                self.start_copy(&mut state, slot, position)?;
+                slot
+            }
+        };
+        state.slots[slot].leases += 1;
+        self.run_ahead(&mut state, position);
+        let arrived = state.slots[slot].arrived.clone().ok_or_else(|| self.all_leased())?;
+        Ok((slot, arrived, state.slots[slot].session != state.session))
+    }
+
+    /// After a failed copy nothing in the slots can be trusted; the copy stream works again once it has
+    /// told its failure.
+    fn give_up(&self, slot: usize) {
+        // The failure is the one that the waiting just returned.
+        let _ = self.copies.synchronize();
+        let mut state = self.lock();
+        state.slots[slot].leases -= 1;
+        for slot in &mut state.slots {
+            slot.holds = None;
+            slot.arrived = None;
+        }
+    }
+
+    /// The block's work has been queued: its slot may be filled again once that work is done.
+    pub(crate) fn release(&self, slot: usize) {
+        let done = self.compute.record();
+        let mut state = self.lock();
+        state.slots[slot].leases -= 1;
+        match done {
+            Ok(done) => state.slots[slot].last_use = Some(done),
+            // Without the event nobody knows when the slot may be filled again.
+            Err(error) => {
+                state.failure.get_or_insert(error);
+                return;
+            }
+        }
+        if let Some(position) = state.slots[slot].holds {
+            self.run_ahead(&mut state, position);
+        }
+    }
+
+    /// Changes where blocks come from; slots that hold the block are filled again.
+    pub(crate) fn change_source(
+        &self,
+        position: usize,
+        change: impl FnOnce(&mut Source) -> Result<()>,
+    ) -> Result<()> {
+        self.copies.synchronize()?;
+        let mut state = self.lock();
+        state.slots.iter_mut().filter(|slot| slot.holds == Some(position)).for_each(|slot| slot.holds = None);
+        change(&mut state.sources[position])
+    }
+
+    pub(crate) fn stats(&self) -> StreamStats {
+        self.lock().stats
+    }
+
+    /// Starts copies of the blocks after `position`, as far as slots are free for them. A copy that cannot
+    /// be started now is started again when its block is leased, and fails there if it must.
+    fn run_ahead(&self, state: &mut State, position: usize) {
+        let blocks = state.sources.len();
+        for ahead in 1..=self.slots.len().min(blocks - 1) {
+            let next = (position + ahead) % blocks;
+            if state.slots.iter().any(|slot| slot.holds == Some(next)) {
+                continue;
+            }
+            let Some(slot) = state.free_slot(position, ahead) else { break };
+            if self.start_copy(state, slot, next).is_err() {
+                break;
+            }
+        }
+    }
+
+    fn start_copy(&self, state: &mut State, slot: usize, position: usize) -> Result<()> {
+        let State { sources, slots, stats, session, .. } = state;
+        slots[slot].holds = None;
+        if let Some(last_use) = slots[slot].last_use.take() {
+            self.copies.wait(&last_use)?;
+        }
+        let target = &self.slots[slot];
+        stats.bytes += match &sources[position] {
+            Source::Host(block) => block.copy_to(&self.copies, target)?,
+            Source::Donor(buffer) => {
+                self.copies.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
+                buffer.len() as u64
+            }
+        };
+        stats.copies += 1;
+        slots[slot].arrived = Some(self.copies.record()?);
+        slots[slot].holds = Some(position);
+        slots[slot].session = *session;
+        Ok(())
+    }
+
+    /// Lets the compute stream wait; if the host has to wait for it, that is a stall.
+    fn wait(&self, arrived: &Event) -> Result<()> {
+        if arrived.is_done()? {
+            return Ok(());
+        }
+        let start = Instant::now();
+        self.compute.wait(arrived)?;
+        let mut state = self.lock();
+        state.stats.stalls += 1;
+        state.stats.stalled += start.elapsed();
+        Ok(())
+    }
+
+    fn all_leased(&self) -> Error {
+        Error::Device {
+            device: self.compute.device(),
+            action: "leasing a streamed block".into(),
+            reason: format!("all {} slots are leased; let go of a block before the next", self.slots.len()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A slot that nobody uses and whose block is not needed before the one `ahead` of `position`: an
+    /// empty one, else the one that is needed last.
+    fn free_slot(&self, position: usize, ahead: usize) -> Option<usize> {
+        let blocks = self.sources.len();
+        let until_use = |holds: usize| (holds + blocks - position) % blocks;
+        let candidates = self.slots.iter().enumerate().filter(|(_, slot)| slot.leases == 0);
+        let ranked = candidates.map(|(index, slot)| (slot.holds.map_or(usize::MAX, until_use), index));
+        // A block that was just used has distance 0, but is needed again only after a whole step.
+        let ranked = ranked.map(|(distance, index)| (if distance == 0 { blocks } else { distance }, index));
+        ranked.filter(|(distance, _)| *distance > ahead).max().map(|(_, index)| index)
+    }
+}

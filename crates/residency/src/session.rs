@@ -1,0 +1,144 @@
+//! Sessions and leases: how a model's forward pass gets its weights, block by block.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tensor::{Activation, Lane, Tensor, Weight};
+
+use crate::manifest::Manifest;
+use crate::model::LoadedModel;
+use crate::staged::Staged;
+use crate::{Error, Result, StreamStats};
+
+/// Says that a job should stop; looked at before every lease.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks for the stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked for.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The use of a model whose copies are on their devices. They stay there while a session lives.
+pub struct Session {
+    model: Arc<LoadedModel>,
+    staged: Arc<Staged>,
+    cancel: Cancel,
+}
+
+impl Session {
+    pub(crate) fn new(model: Arc<LoadedModel>, staged: Arc<Staged>, cancel: Cancel) -> Session {
+        staged.begin_session();
+        Session { model, staged, cancel }
+    }
+
+    /// The model's manifest.
+    pub fn manifest(&self) -> &Manifest {
+        self.model.manifest()
+    }
+
+    /// The lane on which the first block computes, where activations start.
+    pub fn lane(&self) -> Result<&Lane> {
+        self.lane_of(0)
+    }
+
+    /// What streaming did since the copies were made.
+    pub fn stats(&self) -> StreamStats {
+        self.staged.stats()
+    }
+
+    /// The right to use a block's weights now, where it computes. The copies of the blocks after it
+    /// start at the same moment. Blocks are leased in order of use; others are found too, but stall.
+    pub fn lease(&self, block: usize) -> Result<Lease<'_>> {
+        if self.cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        let lane = self.lane_of(block)?;
+        let (weights, slot) = self.staged.acquire(self.manifest(), block)?;
+        Ok(Lease { session: self, block, lane, weights, slot })
+    }
+
+    fn lane_of(&self, block: usize) -> Result<&Lane> {
+        let missing = || Error::NoSuchBlock {
+            model: self.manifest().name().to_owned(),
+            index: block,
+            blocks: self.manifest().blocks().len(),
+        };
+        if block >= self.manifest().blocks().len() {
+            return Err(missing());
+        }
+        self.staged.lane(block, self.model.plan().compute).ok_or_else(missing)
+    }
+}
+
+/// The right to use one block's weights. Dropping it lets the slot be filled again.
+pub struct Lease<'a> {
+    session: &'a Session,
+    block: usize,
+    lane: &'a Lane,
+    weights: Vec<Weight>,
+    slot: Option<usize>,
+}
+
+impl Lease<'_> {
+    /// Where the block computes.
+    pub fn lane(&self) -> &Lane {
+        self.lane
+    }
+
+    /// Activations brought to where the block computes.
+    pub fn bring(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.to_lane(self.lane)?)
+    }
+
+    /// A weight of the block.
+    pub fn weight(&self, name: &str) -> Result<&Weight> {
+        self.find(name).ok_or_else(|| Error::NoSuchWeight {
+            model: self.session.manifest().name().to_owned(),
+            block: self.session.manifest().blocks()[self.block].name.clone(),
+            weight: name.to_owned(),
+        })
+    }
+
+    /// A weight that the block may or may not have.
+    pub fn find(&self, name: &str) -> Option<&Weight> {
+        let index = self.session.manifest().index_of(name)?;
+        let start = self.session.manifest().blocks()[self.block].weights.start;
+        self.weights.get(index.checked_sub(start)?)
+    }
+
+    /// The linear layer `name`: its weight, its bias if it has one, and what runs beside it.
+    pub fn linear(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+        self.linear_then(name, x, None)
+    }
+
+    /// The linear layer `name`, then an activation.
+    pub fn linear_then(&self, name: &str, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
+        let weight_name = format!("{name}.weight");
+        let weight = self.weight(&weight_name)?;
+        let bias = self.find(&format!("{name}.bias"));
+        match self.session.staged.beside(&weight_name) {
+            None => Ok(x.linear_then(weight, bias, activation)?),
+            Some(beside) => {
+                let y = x.linear(weight, bias)?;
+                beside.add_to(x, &y)?;
+                Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
+            }
+        }
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.session.staged.release(slot);
+        }
+    }
+}

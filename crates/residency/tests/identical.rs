@@ -1,0 +1,108 @@
+//! The same bits, wherever the weights live and however they get to where they compute.
+
+mod support;
+
+use meta::{DeviceId, Encoding, QuantFormat};
+use placement::{BlockMode, RemotePolicy};
+use residency::{Cancel, LoadOptions, Residency};
+use support::*;
+
+/// Every way of placing the model: the allocation, what happens to blocks on the other accelerator, and
+/// how many blocks must be streamed.
+const PLACEMENTS: [(&str, RemotePolicy, usize); 6] = [
+    ("", RemotePolicy::Auto, 0),
+    ("sim:0,0%;cpu,100%", RemotePolicy::Auto, BLOCKS),
+    ("sim:0,50%;cpu,50%", RemotePolicy::Auto, BLOCKS / 2),
+    ("sim:0,50%;sim:1,50%", RemotePolicy::Stream, BLOCKS / 2),
+    ("sim:0,50%;sim:1,50%", RemotePolicy::InPlace, 0),
+    ("sim:0,30%;sim:1,30%;cpu,40%", RemotePolicy::InPlace, 8),
+];
+
+fn identical_in(encoding: Encoding, strength: Option<f64>) {
+    let file = write_model(1, encoding);
+    let mut first: Option<Vec<f32>> = None;
+    for (text, remote, streamed) in PLACEMENTS {
+        let residency = Residency::new(machine(&["64mb@20gbps", "64mb@20gbps"]));
+        let manifest = manifest(&file, "model");
+        let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), text, remote);
+        let found = plan.blocks.iter().filter(|block| block.mode == BlockMode::Streamed).count();
+        assert_eq!(found, streamed, "{text} {remote:?}:\n{plan}");
+        let patches = strength.map(|strength| lora(&file, &manifest, strength));
+        let id = residency.load(manifest, plan, LoadOptions::default()).unwrap();
+        if let Some(patches) = patches {
+            residency.set_patches(id, patches).unwrap();
+        }
+        let session = residency.open(id, &Cancel::default()).unwrap();
+        // The second step comes from slots that were filled across the end of the first.
+        let outputs = [(); 3].map(|()| forward(&session, &input()).unwrap());
+        let expected = first.get_or_insert_with(|| outputs[0].clone());
+        for output in &outputs {
+            assert_eq!(output, expected, "{encoding} {text} {remote:?}");
+        }
+        if streamed > 0 {
+            let stats = session.stats();
+            let steps = stats.copies as f64 / streamed as f64;
+            assert!((3.0..3.5).contains(&steps), "{stats:?}: every block is copied once per step");
+        }
+    }
+}
+
+#[test]
+fn without_a_lora() {
+    PLAIN.into_iter().for_each(|dtype| identical_in(dtype.into(), None));
+}
+
+#[test]
+fn with_a_lora() {
+    PLAIN.into_iter().for_each(|dtype| identical_in(dtype.into(), Some(0.8)));
+}
+
+#[test]
+fn quantised_with_and_without_a_lora_beside() {
+    identical_in(QuantFormat::Q8_0.into(), None);
+    identical_in(QuantFormat::Q8_0.into(), Some(0.8));
+}
+
+#[test]
+fn a_lora_changes_the_output_and_a_change_of_strength_touches_only_its_weights() {
+    for text in ["", "sim:0,40%;cpu,60%"] {
+        let file = write_model(2, Encoding::BF16);
+        let residency = Residency::new(machine(&["64mb@20gbps"]));
+        let id = load(&residency, &file, "model", text, residency::Retention::Default);
+        let manifest = manifest(&file, "model");
+        let plain = run(&residency, id).unwrap();
+        let patched_weights = BLOCKS.div_ceil(3) * 2;
+        assert_eq!(residency.set_patches(id, lora(&file, &manifest, 1.0)).unwrap(), patched_weights);
+        let full = run(&residency, id).unwrap();
+        assert_ne!(plain, full);
+        assert_eq!(residency.set_patches(id, lora(&file, &manifest, 0.5)).unwrap(), patched_weights);
+        let half = run(&residency, id).unwrap();
+        assert!(half != full && half != plain);
+        assert_eq!(residency.set_patches(id, lora(&file, &manifest, 0.5)).unwrap(), 0);
+        assert_eq!(residency.set_patches(id, lora(&file, &manifest, 0.0)).unwrap(), patched_weights);
+        assert_eq!(run(&residency, id).unwrap(), plain, "{text}: strength 0 is the file again");
+    }
+}
+
+#[test]
+fn blocks_can_be_leased_out_of_order_and_a_cancelled_session_stops() {
+    let file = write_model(3, Encoding::F32);
+    let residency = Residency::new(machine(&["64mb@20gbps"]));
+    let id = load(&residency, &file, "model", "sim:0,0%;cpu,100%", residency::Retention::Default);
+    let cancel = Cancel::default();
+    let session = residency.open(id, &cancel).unwrap();
+    let expected: Vec<_> = (0..BLOCKS).map(|i| weight(&session, i)).collect();
+    for i in [5, 3, 19, 0, 7, 7, 2] {
+        assert_eq!(weight(&session, i), expected[i], "block {i}");
+    }
+    assert!(session.lease(BLOCKS).is_err());
+    cancel.cancel();
+    assert!(matches!(session.lease(0), Err(residency::Error::Cancelled)));
+}
+
+fn weight(session: &residency::Session, block: usize) -> Vec<f32> {
+    let lease = session.lease(block).unwrap();
+    let weight = lease.weight(&format!("blocks.{block}.up.weight")).unwrap();
+    assert!(lease.weight("no.such.weight").is_err());
+    lease.lane().unpack(weight).unwrap().to_vec().unwrap()
+}

@@ -1,0 +1,215 @@
+//! A small model of many blocks, its file, and machines of simulated devices.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::sync::Arc;
+
+use checkpoint::Checkpoint;
+use device::{Backend, Device, Registry, SimBackend, SimSpec};
+use device_cpu::CpuBackend;
+use meta::{DType, DeviceId, Encoding, Shape};
+use patch::{KeyMap, PatchFile, PatchSet};
+use placement::{AllocationText, DeviceSpec, Order, PeerLink, Plan, RemotePolicy};
+use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Retention, Session, WeightSpec};
+use tensor::{Activation, Tensor};
+use testkit::{GgufWriter, SafetensorsWriter, ScratchDir, random_normal};
+
+/// Width of the test model.
+pub(crate) const WIDTH: usize = 64;
+/// Inner width of a block.
+pub(crate) const INNER: usize = 128;
+/// Blocks of the test model, between the first and the last layer.
+pub(crate) const BLOCKS: usize = 20;
+
+/// A machine with the CPU and simulated devices.
+pub(crate) fn machine(specs: &[&str]) -> Registry {
+    let host = Arc::new(CpuBackend::new());
+    let mut devices = vec![Device::new(Arc::clone(&host) as Arc<dyn Backend>, 8 << 30)];
+    for (ordinal, spec) in specs.iter().enumerate() {
+        let spec: SimSpec = spec.parse().unwrap();
+        let backend =
+            SimBackend::new(ordinal as u16, spec, Arc::clone(&host) as Arc<dyn Backend>, host.executor());
+        devices.push(Device::new(Arc::new(backend), spec.memory));
+    }
+    Registry::new(devices)
+}
+
+/// Where the test model's file is, in a folder that goes away.
+pub(crate) struct ModelFile {
+    pub(crate) dir: ScratchDir,
+    pub(crate) path: std::path::PathBuf,
+}
+
+/// Writes the test model; `seed` makes it another one. A quantised one is a GGUF file with plain biases.
+pub(crate) fn write_model(seed: u64, encoding: Encoding) -> ModelFile {
+    let dir = ScratchDir::new().unwrap();
+    let mut tensors = Vec::new();
+    for i in 0..BLOCKS {
+        let seed = seed * 1000 + i as u64 * 10;
+        tensors.push((format!("blocks.{i}.up.weight"), Shape::from([INNER, WIDTH]), encoding, seed));
+        let plain = if encoding.quant().is_some() { Encoding::F32 } else { encoding };
+        tensors.push((format!("blocks.{i}.up.bias"), Shape::from([INNER]), plain, seed + 1));
+        tensors.push((format!("blocks.{i}.down.weight"), Shape::from([WIDTH, INNER]), encoding, seed + 2));
+    }
+    let values = |seed: u64, n: usize| random_normal(seed, n).iter().map(|v| v * 0.1).collect::<Vec<f32>>();
+    let path = if encoding.quant().is_some() {
+        let path = dir.path().join("model.gguf");
+        let add = |writer: GgufWriter<'static>,
+                   (name, shape, encoding, seed): (String, Shape, Encoding, u64)| {
+            writer.values(name, encoding, shape, &values(seed, shape.count())).unwrap()
+        };
+        tensors.into_iter().fold(GgufWriter::new(), add).write(&path).unwrap();
+        path
+    } else {
+        let path = dir.path().join("model.safetensors");
+        let add = |writer: SafetensorsWriter<'static>,
+                   (name, shape, encoding, seed): (String, Shape, Encoding, u64)| {
+            writer.values(name, encoding, shape, &values(seed, shape.count())).unwrap()
+        };
+        tensors.into_iter().fold(SafetensorsWriter::new(), add).write(&path).unwrap();
+        path
+    };
+    ModelFile { dir, path }
+}
+
+/// The manifest of the test model.
+pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
+    let checkpoint = Checkpoint::open(&file.path).unwrap();
+    let spec = |name: String| {
+        let entry = checkpoint.entry(&name).unwrap();
+        WeightSpec {
+            encoding: entry.encoding(),
+            shape: *entry.shape(),
+            bytes: checkpoint.entry_bytes(entry),
+            scale: None,
+            name,
+        }
+    };
+    let mut builder = Manifest::builder(name, "test");
+    for i in 0..BLOCKS {
+        let names = ["up.weight", "up.bias", "down.weight"].map(|n| format!("blocks.{i}.{n}"));
+        let flops = (4 * WIDTH * INNER) as u64;
+        builder = builder.block(format!("blocks.{i}"), false, flops, names.map(spec).into());
+    }
+    builder.finish().unwrap()
+}
+
+/// One step of the test model.
+pub(crate) fn forward(session: &Session, x: &[f32]) -> residency::Result<Vec<f32>> {
+    let rows = x.len() / WIDTH;
+    let mut x = session.lane()?.tensor([rows, WIDTH], x)?;
+    for i in 0..session.manifest().blocks().len() {
+        let block = session.lease(i)?;
+        x = block.bring(&x)?;
+        let inner = block.linear_then(&format!("blocks.{i}.up"), &x, Some(Activation::Silu))?;
+        let change: Tensor = block.linear(&format!("blocks.{i}.down"), &inner)?;
+        x = x.add(&change)?;
+    }
+    Ok(x.to_vec()?)
+}
+
+/// The input of every test.
+pub(crate) fn input() -> Vec<f32> {
+    random_normal(99, 3 * WIDTH)
+}
+
+/// What the planner is told of the machine.
+pub(crate) fn device_specs(devices: &Registry) -> Vec<DeviceSpec> {
+    let ids: Vec<DeviceId> = devices.iter().map(Device::id).collect();
+    let spec = |device: &Device| DeviceSpec {
+        id: device.id(),
+        total_bytes: device.ledger().report().budget,
+        available_bytes: device.ledger().report().available(),
+        link_bytes_per_s: 10e9,
+        compute_factor: 1.0,
+        reaches: ids.iter().map(|id| PeerLink { device: *id, bytes_per_s: 10e9 }).collect(),
+    };
+    devices.iter().map(spec).collect()
+}
+
+/// A plan for the test model.
+pub(crate) fn plan(
+    manifest: &Manifest,
+    devices: &Registry,
+    compute: DeviceId,
+    text: &str,
+    remote: RemotePolicy,
+) -> Plan {
+    let mut request =
+        Residency::plan_request(manifest, compute, device_specs(devices), |flops| flops as f64 / 1e9);
+    request.allocation =
+        if text.is_empty() { AllocationText::automatic() } else { AllocationText::parse(text).unwrap() };
+    request.remote = remote;
+    request.order = Order::default();
+    placement::plan(&request).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Loads the test model and says under which id.
+pub(crate) fn load(
+    residency: &Residency,
+    file: &ModelFile,
+    name: &str,
+    text: &str,
+    retention: Retention,
+) -> ModelId {
+    let manifest = manifest(file, name);
+    let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), text, RemotePolicy::Auto);
+    residency.load(manifest, plan, LoadOptions { retention, ..LoadOptions::default() }).unwrap()
+}
+
+/// Opens a model and runs a step.
+pub(crate) fn run(residency: &Residency, id: ModelId) -> residency::Result<Vec<f32>> {
+    forward(&residency.open(id, &Cancel::default())?, &input())
+}
+
+/// A LoRA for the test model: rank 4 on every third block.
+pub(crate) fn lora(file: &ModelFile, manifest: &Manifest, strength: f64) -> PatchSet {
+    let path = file.dir.path().join("lora.safetensors");
+    if !path.exists() {
+        let mut writer = SafetensorsWriter::new();
+        for i in (0..BLOCKS).step_by(3) {
+            for (layer, [rows, columns]) in [("up", [INNER, WIDTH]), ("down", [WIDTH, INNER])] {
+                let key = format!("diffusion_model.blocks.{i}.{layer}");
+                let factor = |seed: u64, n: usize| {
+                    random_normal(seed + i as u64, n).iter().map(|v| v * 0.3).collect::<Vec<_>>()
+                };
+                writer = writer
+                    .values(
+                        format!("{key}.lora_down.weight"),
+                        Encoding::F32,
+                        [4, columns].into(),
+                        &factor(7000, 4 * columns),
+                    )
+                    .unwrap()
+                    .values(
+                        format!("{key}.lora_up.weight"),
+                        Encoding::F32,
+                        [rows, 4].into(),
+                        &factor(8000, rows * 4),
+                    )
+                    .unwrap();
+            }
+        }
+        writer.write(&path).unwrap();
+    }
+    let patches = PatchFile::read(&Checkpoint::open(&path).unwrap()).unwrap();
+    let keys = KeyMap::native(manifest.weights().iter().map(|w| (w.name.as_str(), &w.shape)));
+    let mut set = PatchSet::new();
+    set.add(&patches, &keys, strength).unwrap();
+    assert!(set.unmatched().is_empty(), "{:?}", set.unmatched());
+    set
+}
+
+/// Bytes in use on every device.
+pub(crate) fn used(devices: &Registry) -> Vec<u64> {
+    devices.iter().map(|device| device.ledger().report().used).collect()
+}
+
+/// Nothing is promised that was not taken or given back.
+pub(crate) fn assert_nothing_reserved(devices: &Registry) {
+    for device in devices.iter() {
+        assert_eq!(device.ledger().report().reserved, 0, "{} still has promises", device.id());
+    }
+}
+
+/// The encodings in which plain weights are tried.
+pub(crate) const PLAIN: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
