@@ -52,7 +52,8 @@ impl Machine {
         let (cuda, note) = if args.cpu { (Vec::new(), None) } else { open_cuda(args) };
         let mut devices = vec![cpu.clone()];
         for backend in &cuda {
-            let budget = backend.memory_budget();
+            // What other programs hold at the start is theirs.
+            let budget = backend.memory()?.free;
             devices.push(Device::new(Arc::clone(backend) as Arc<dyn Backend>, budget));
         }
         for (ordinal, spec) in args.sim_device.iter().enumerate() {

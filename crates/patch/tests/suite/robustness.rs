@@ -75,7 +75,7 @@ proptest! {
         if set.add(&file, &keys, 0.5).is_err() {
             return Ok(());
         }
-        eprintln!("ACCEPTED {}", tensors.iter().map(|t| t.0).collect::<Vec<_>>().join(" ")); let lane = lane();
+        let lane = lane();
         for (name, patches) in set.iter() {
             let shape = *keys.shape(name).unwrap();
             let weight = tensor(&lane, shape, &random_f32(2, shape.count()));

@@ -1,0 +1,220 @@
+// Normalisations, computed in f32: the mean first, then the squares of what is left of it.
+//
+// Definitions of all: T, the element type; W and B, the types of weight and bias, or `none`; VECTOR, how
+// many elements a thread takes at once (1 where rows are not aligned). Of the norms over rows also
+// ROW_THREADS, 32 or 256 threads for each row, and CENTRED, 1 for layer norm and 0 for RMS norm. Of the
+// norms over groups also INDEX, u32 or u64.
+
+constexpr int THREADS = 256;
+
+// Weights or biases at `at`; `otherwise` where there are none.
+template <typename P>
+__device__ __forceinline__ void load_parameters(const P *from, i64 at, float otherwise, float (&to)[VECTOR]) {
+    if constexpr (same<P, none>::value) {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) to[i] = otherwise;
+    } else {
+        load_floats<VECTOR>(from + at, to);
+    }
+}
+
+#ifdef ROW_THREADS
+
+constexpr int ROWS = THREADS / ROW_THREADS;
+// Pieces of a row that a thread keeps in registers; longer rows are read again.
+constexpr int HELD = 4;
+
+__device__ __forceinline__ float spread(const float (&x)[VECTOR], float mean) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) sum += (x[i] - mean) * (x[i] - mean);
+    return sum;
+}
+
+__device__ __forceinline__ float total(const float (&x)[VECTOR]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) sum += x[i];
+    return sum;
+}
+
+__device__ __forceinline__ void write_piece(T *to, const float (&x)[VECTOR], const W *weight, const B *bias,
+                                            i64 at, float mean, float by) {
+    float w[VECTOR], b[VECTOR], y[VECTOR];
+    load_parameters(weight, at, 1.0f, w);
+    load_parameters(bias, at, 0.0f, b);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) y[i] = (x[i] - mean) * by * w[i] + b[i];
+    store_floats<VECTOR>(to + at, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    norm_rows(const Walk<2> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
+    u32 row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, lane = threadIdx.x % ROW_THREADS;
+    if (row >= rows) return;
+    i64 at[2];
+    locate(walk, row, at);
+    T *out = static_cast<T *>(walk.base[0]) + at[0];
+    const T *from = static_cast<const T *>(walk.base[1]) + at[1];
+    u32 pieces = size / VECTOR;
+    float x[HELD][VECTOR], mean = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+        u32 piece = h * ROW_THREADS + lane;
+        if (piece < pieces) {
+            load_floats<VECTOR>(from + piece * VECTOR, x[h]);
+            if (CENTRED) mean += total(x[h]);
+        }
+    }
+    if (CENTRED) mean = across_row<Sum, ROW_THREADS>(mean) / (float)size;
+#pragma unroll
+    for (int h = 0; h < HELD; h++)
+        if (h * ROW_THREADS + lane < pieces) squares += spread(x[h], mean);
+    squares = across_row<Sum, ROW_THREADS>(squares) / (float)size;
+    float by = 1.0f / sqrtf(squares + eps);
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+        u32 piece = h * ROW_THREADS + lane;
+        if (piece < pieces) write_piece(out, x[h], weight, bias, piece * VECTOR, mean, by);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    norm_long_rows(const Walk<2> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
+    u32 row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, lane = threadIdx.x % ROW_THREADS;
+    if (row >= rows) return;
+    i64 at[2];
+    locate(walk, row, at);
+    T *out = static_cast<T *>(walk.base[0]) + at[0];
+    const T *from = static_cast<const T *>(walk.base[1]) + at[1];
+    u32 pieces = size / VECTOR;
+    float x[VECTOR], mean = 0.0f, squares = 0.0f;
+    if (CENTRED) {
+        for (u32 piece = lane; piece < pieces; piece += ROW_THREADS) {
+            load_floats<VECTOR>(from + (i64)piece * VECTOR, x);
+            mean += total(x);
+        }
+        mean = across_row<Sum, ROW_THREADS>(mean) / (float)size;
+    }
+    for (u32 piece = lane; piece < pieces; piece += ROW_THREADS) {
+        load_floats<VECTOR>(from + (i64)piece * VECTOR, x);
+        squares += spread(x, mean);
+    }
+    squares = across_row<Sum, ROW_THREADS>(squares) / (float)size;
+    float by = 1.0f / sqrtf(squares + eps);
+    for (u32 piece = lane; piece < pieces; piece += ROW_THREADS) {
+        load_floats<VECTOR>(from + (i64)piece * VECTOR, x);
+        write_piece(out, x, weight, bias, (i64)piece * VECTOR, mean, by);
+    }
+}
+
+#else
+
+// Number of values, their mean, and the sum of squared distances from it.
+struct Moments {
+    float count, mean, squares;
+};
+
+__device__ __forceinline__ Moments merge(Moments a, Moments b) {
+    float count = a.count + b.count;
+    if (count == 0.0f) return a;
+    float share = b.count / count, distance = b.mean - a.mean;
+    return Moments{count, a.mean + distance * share,
+                   a.squares + b.squares + distance * distance * a.count * share};
+}
+
+__device__ __forceinline__ Moments across_warp(Moments m) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+        Moments other{__shfl_xor_sync(~0u, m.count, step), __shfl_xor_sync(~0u, m.mean, step),
+                      __shfl_xor_sync(~0u, m.squares, step)};
+        // Both partners merge in the same order, so that all threads end with the same bits.
+        m = (threadIdx.x & step) ? merge(other, m) : merge(m, other);
+    }
+    return m;
+}
+
+__device__ __forceinline__ Moments across_block(Moments m) {
+    __shared__ Moments partial[THREADS / 32];
+    m = across_warp(m);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = m;
+    __syncthreads();
+    m = threadIdx.x % 32 < THREADS / 32 ? partial[threadIdx.x % 32] : Moments{0.0f, 0.0f, 0.0f};
+    return across_warp(m);
+}
+
+// Moments of `begin..end` over the block. Each thread sums distances from its own first value, which
+// keeps the difference of sums accurate wherever the mean lies.
+__device__ __forceinline__ Moments moments_of(const T *x, INDEX begin, INDEX end) {
+    float shift = 0.0f, sum = 0.0f, squares = 0.0f, count = 0.0f;
+    for (INDEX i = begin + threadIdx.x * VECTOR; i < end; i += THREADS * VECTOR) {
+        float v[VECTOR];
+        load_floats<VECTOR>(x + i, v);
+        if (count == 0.0f) shift = v[0];
+#pragma unroll
+        for (int e = 0; e < VECTOR; e++) {
+            float distance = v[e] - shift;
+            sum += distance;
+            squares += distance * distance;
+        }
+        count += VECTOR;
+    }
+    if (count == 0.0f) return Moments{0.0f, 0.0f, 0.0f};
+    float mean = sum / count;
+    return Moments{count, shift + mean, fmaxf(squares - sum * mean, 0.0f)};
+}
+
+// The sizes of a group: `length` values of channels of `spatial` values each, in `parts` of `chunk`.
+struct Group {
+    i64 length, spatial, chunk;
+    u32 channels, groups, parts;
+    float eps;
+};
+
+__device__ __forceinline__ void normalise(const T *x, T *out, const W *weight, const B *bias, const Group &group,
+                                          INDEX begin, INDEX end, Moments m) {
+    float by = 1.0f / sqrtf(m.squares / m.count + group.eps);
+    u32 first_channel = blockIdx.x % group.groups * group.channels;
+    for (INDEX i = begin + threadIdx.x * VECTOR; i < end; i += THREADS * VECTOR) {
+        float v[VECTOR];
+        load_floats<VECTOR>(x + i, v);
+        u32 channel = first_channel + (u32)(i / (INDEX)group.spatial);
+        float w = 1.0f, b = 0.0f;
+        if constexpr (!same<W, none>::value) w = to_float(weight[channel]);
+        if constexpr (!same<B, none>::value) b = to_float(bias[channel]);
+#pragma unroll
+        for (int e = 0; e < VECTOR; e++) v[e] = (v[e] - m.mean) * by * w + b;
+        store_floats<VECTOR>(out + i, v);
+    }
+}
+
+// Blocks are numbered by group first, then by part.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    group_moments(const T *x, Moments *moments, const Group group) {
+    x += blockIdx.x * group.length;
+    i64 begin = blockIdx.y * group.chunk, end = min(begin + group.chunk, group.length);
+    Moments m = across_block(moments_of(x, (INDEX)begin, (INDEX)end));
+    if (threadIdx.x == 0) moments[(i64)blockIdx.x * group.parts + blockIdx.y] = m;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    group_apply(const T *x, T *out, const W *weight, const B *bias, const Moments *moments, const Group group) {
+    Moments m{0.0f, 0.0f, 0.0f};
+    for (u32 part = threadIdx.x; part < group.parts; part += THREADS)
+        m = merge(m, moments[(i64)blockIdx.x * group.parts + part]);
+    m = across_block(m);
+    i64 offset = blockIdx.x * group.length;
+    i64 begin = blockIdx.y * group.chunk, end = min(begin + group.chunk, group.length);
+    normalise(x + offset, out + offset, weight, bias, group, (INDEX)begin, (INDEX)end, m);
+}
+
+// Both in one, for groups that one block handles quickly.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    group_whole(const T *x, T *out, const W *weight, const B *bias, const Group group) {
+    i64 offset = blockIdx.x * group.length;
+    Moments m = across_block(moments_of(x + offset, 0, (INDEX)group.length));
+    normalise(x + offset, out + offset, weight, bias, group, 0, (INDEX)group.length, m);
+}
+
+#endif

@@ -1,0 +1,497 @@
+//! Matrix products through cuBLASLt: descriptors that free themselves, and the algorithm for each kind
+//! of product, asked for once.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex};
+
+use cudarc::cublaslt::sys::{
+    cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulDesc_t,
+    cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreference_t,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatrixLayout_t,
+    cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType_t,
+};
+use device::{Error, Result};
+use meta::DType;
+
+use crate::context::{Context, lock};
+use crate::kernel::Launch;
+use crate::raw::{Algorithm, BlasFunctions, HeuristicResult};
+
+/// Temporary memory that an algorithm may use; Hopper's best ones want this much.
+pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
+/// Parts of a product that is split along `k` are added in f32, never in the output's type.
+const REDUCE_IN_COMPUTE_TYPE: u32 = 2;
+/// How many algorithms the library proposes.
+const PROPOSALS: usize = 8;
+
+/// One matrix of a product as the library sees it: columns one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Matrix {
+    /// Whether the product uses the transpose of what is stored. Never so for the result.
+    pub(crate) transposed: bool,
+    /// Elements from one stored column to the next.
+    pub(crate) leading: i64,
+    /// Elements from one matrix of the batch to the next.
+    pub(crate) batch_stride: i64,
+}
+
+/// What is done to each value of the product before it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Epilogue {
+    None,
+    Bias,
+    GeluTanh,
+    GeluTanhBias,
+    Relu,
+    ReluBias,
+}
+
+impl Epilogue {
+    pub(crate) fn has_bias(self) -> bool {
+        matches!(self, Epilogue::Bias | Epilogue::GeluTanhBias | Epilogue::ReluBias)
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Epilogue::None => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT as u32,
+            Epilogue::Bias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32,
+            Epilogue::GeluTanh => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU as u32,
+            Epilogue::GeluTanhBias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_BIAS as u32,
+            Epilogue::Relu => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU as u32,
+            Epilogue::ReluBias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS as u32,
+        }
+    }
+}
+
+/// `d = epilogue(alpha · a · b + bias)` with `d` of `rows` and `columns`, all in columns. The bias has one
+/// value for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    pub(crate) dtype: DType,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    pub(crate) inner: u64,
+    pub(crate) a: Matrix,
+    pub(crate) b: Matrix,
+    pub(crate) d: Matrix,
+    pub(crate) batch: i32,
+    pub(crate) epilogue: Epilogue,
+}
+
+/// Where the matrices of a product are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    pub(crate) d: u64,
+    /// Read only if the epilogue has a bias.
+    pub(crate) bias: u64,
+    pub(crate) alpha: f32,
+}
+
+/// The kind of a product, for which one algorithm is chosen: the product and how its matrices are
+/// aligned, in powers of two up to 256 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Kind {
+    product: Product,
+    alignments: [u32; 3],
+}
+
+impl Kind {
+    fn of(product: &Product, places: &Places) -> Kind {
+        let alignment = |address: u64| 1 << address.trailing_zeros().min(8);
+        Kind { product: *product, alignments: [places.a, places.b, places.d].map(alignment) }
+    }
+}
+
+/// cuBLASLt in one context.
+pub(crate) struct Blas {
+    context: Arc<Context>,
+    raw: BlasFunctions,
+    handle: cublasLtHandle_t,
+    chosen: Mutex<HashMap<Kind, Option<Algorithm>>>,
+}
+
+// SAFETY: the library allows one handle to be used from several threads.
+unsafe impl Send for Blas {}
+// SAFETY: as above.
+unsafe impl Sync for Blas {}
+
+impl Blas {
+    /// A handle in the context.
+    pub(crate) fn new(context: Arc<Context>, raw: BlasFunctions) -> Result<Blas> {
+        context.enter()?;
+        let mut blas = Blas { context, raw, handle: null_mut(), chosen: Mutex::default() };
+        // SAFETY: the context is current and the handle is a field of the right type.
+        let code = unsafe { (blas.raw.cublasLtCreate)(&mut blas.handle) };
+        if code != 0 {
+            let reason = format!("cublasLtCreate said: {}", blas.status(code));
+            return Err(Error::Device {
+                device: blas.context.id(),
+                action: "starting cuBLASLt".into(),
+                reason,
+            });
+        }
+        Ok(blas)
+    }
+
+    /// The library's version: major, minor, patch.
+    pub(crate) fn version(&self) -> [usize; 3] {
+        // SAFETY: the function takes nothing.
+        let number = unsafe { (self.raw.cublasLtGetVersion)() };
+        [number / 10_000, number / 100 % 100, number % 100]
+    }
+
+    /// Whether the library has an algorithm for the product.
+    pub(crate) fn can(&self, product: &Product, places: &Places) -> Result<bool> {
+        Ok(self.algorithm(&Kind::of(product, places))?.is_some())
+    }
+
+    /// Queues a product.
+    pub(crate) fn run(&self, launch: &Launch<'_>, product: &Product, places: &Places) -> Result<()> {
+        let algorithm = self.algorithm(&Kind::of(product, places))?;
+        let algorithm = algorithm.ok_or_else(|| Error::Device {
+            device: self.context.id(),
+            action: "choosing a matrix product".into(),
+            reason: format!("cuBLASLt has no algorithm for {product:?}"),
+        })?;
+        let workspace = launch.scratch(WORKSPACE_BYTES)?;
+        let prepared = Prepared::new(self, product, places.bias)?;
+        prepared.queue(places, &algorithm, (workspace.pointer(), WORKSPACE_BYTES), launch.queue.raw())
+    }
+
+    /// The algorithm of a kind, asked for once; none if the library has none.
+    fn algorithm(&self, kind: &Kind) -> Result<Option<Algorithm>> {
+        if let Some(known) = lock(&self.chosen).get(kind) {
+            return Ok(*known);
+        }
+        self.context.enter()?;
+        // A bias pointer must be set for the question, but is not read: any aligned address will do.
+        let prepared = Prepared::new(self, &kind.product, 256)?;
+        let preference = Preference::new(self, kind)?;
+        let found = prepared.propose(&preference)?;
+        lock(&self.chosen).insert(*kind, found);
+        Ok(found)
+    }
+
+    pub(crate) fn check(&self, call: &'static str, code: u32) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        Err(Error::Device {
+            device: self.context.id(),
+            action: "a matrix product".into(),
+            reason: format!("{call} said {}", self.status(code)),
+        })
+    }
+
+    fn status(&self, code: u32) -> String {
+        // SAFETY: the library returns a static string, or null for unknown codes.
+        unsafe {
+            let text = (self.raw.cublasLtGetStatusString)(code);
+            if text.is_null() {
+                format!("status {code}")
+            } else {
+                CStr::from_ptr(text).to_string_lossy().into_owned()
+            }
+        }
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            self.context.leave("closing cuBLASLt", |_| {
+                // SAFETY: the handle is this library's and is used no more.
+                unsafe { (self.raw.cublasLtDestroy)(self.handle) };
+                Ok(())
+            });
+        }
+    }
+}
+
+/// The descriptors of one product.
+pub(crate) struct Prepared<'a> {
+    blas: &'a Blas,
+    desc: Descriptor<'a>,
+    a: Layout<'a>,
+    b: Layout<'a>,
+    d: Layout<'a>,
+}
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(blas: &'a Blas, product: &Product, bias: u64) -> Result<Prepared<'a>> {
+        let (rows, columns, inner) = (product.rows, product.columns, product.inner);
+        let stored = |matrix: &Matrix, rows, columns| {
+            if matrix.transposed { (columns, rows) } else { (rows, columns) }
+        };
+        let layout = |matrix: &Matrix, size: (u64, u64)| Layout::new(blas, product, matrix, size);
+        Ok(Prepared {
+            blas,
+            desc: Descriptor::new(blas, product, bias)?,
+            a: layout(&product.a, stored(&product.a, rows, inner))?,
+            b: layout(&product.b, stored(&product.b, inner, columns))?,
+            d: layout(&product.d, (rows, columns))?,
+        })
+    }
+
+    fn propose(&self, preference: &Preference<'_>) -> Result<Option<Algorithm>> {
+        let mut proposals = [HeuristicResult::default(); PROPOSALS];
+        let mut count: c_int = 0;
+        // SAFETY: all descriptors are alive; the array has room for the number of proposals asked for.
+        let code = unsafe {
+            (self.blas.raw.cublasLtMatmulAlgoGetHeuristic)(
+                self.blas.handle,
+                self.desc.raw,
+                self.a.raw,
+                self.b.raw,
+                self.d.raw,
+                self.d.raw,
+                preference.raw,
+                PROPOSALS as c_int,
+                proposals.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        if code == NOT_SUPPORTED {
+            return Ok(None);
+        }
+        self.blas.check("cublasLtMatmulAlgoGetHeuristic", code)?;
+        let usable = |p: &&HeuristicResult| p.state == 0 && p.workspace_bytes <= WORKSPACE_BYTES;
+        let count = (count.max(0) as usize).min(PROPOSALS);
+        Ok(proposals[..count].iter().find(usable).map(|proposal| proposal.algorithm))
+    }
+
+    /// Queues the product on a stream of the context, which must be current.
+    pub(crate) fn queue(
+        &self,
+        places: &Places,
+        algorithm: &Algorithm,
+        workspace: (u64, usize),
+        stream: cudarc::driver::sys::CUstream,
+    ) -> Result<()> {
+        self.blas.context.enter()?;
+        let (alpha, beta) = (places.alpha, 0f32);
+        // SAFETY: alpha and beta are f32, the scale type, read before the call returns; the matrices are
+        // device memory of the sizes that the layouts describe, which the caller vouches for.
+        let code = unsafe {
+            (self.blas.raw.cublasLtMatmul)(
+                self.blas.handle,
+                self.desc.raw,
+                (&raw const alpha).cast(),
+                places.a as *const c_void,
+                self.a.raw,
+                places.b as *const c_void,
+                self.b.raw,
+                (&raw const beta).cast(),
+                places.d as *const c_void,
+                self.d.raw,
+                places.d as *mut c_void,
+                self.d.raw,
+                algorithm,
+                workspace.0 as *mut c_void,
+                workspace.1,
+                stream,
+            )
+        };
+        self.blas.check("cublasLtMatmul", code)
+    }
+
+    /// The library's first proposal for matrices that are aligned to 256 bytes.
+    pub(crate) fn best(&self, product: &Product) -> Result<Algorithm> {
+        let preference = Preference::new(self.blas, &Kind { product: *product, alignments: [256; 3] })?;
+        self.propose(&preference)?.ok_or_else(|| Error::Device {
+            device: self.blas.context.id(),
+            action: "choosing a matrix product".into(),
+            reason: format!("cuBLASLt has no algorithm for {product:?}"),
+        })
+    }
+}
+
+/// `CUBLAS_STATUS_NOT_SUPPORTED`.
+const NOT_SUPPORTED: u32 = 15;
+
+/// What is computed.
+struct Descriptor<'a> {
+    blas: &'a Blas,
+    raw: cublasLtMatmulDesc_t,
+}
+
+impl<'a> Descriptor<'a> {
+    fn new(blas: &'a Blas, product: &Product, bias: u64) -> Result<Descriptor<'a>> {
+        let mut descriptor = Descriptor { blas, raw: null_mut() };
+        let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F as c_uint;
+        let scale = cudaDataType_t::CUDA_R_32F as c_uint;
+        // SAFETY: the descriptor is a field of the right type.
+        let code = unsafe { (blas.raw.cublasLtMatmulDescCreate)(&mut descriptor.raw, compute, scale) };
+        blas.check("cublasLtMatmulDescCreate", code)?;
+        // CUBLAS_OP_N is 0, CUBLAS_OP_T is 1.
+        descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(product.a.transposed))?;
+        descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(product.b.transposed))?;
+        descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue.code())?;
+        if product.epilogue.has_bias() {
+            descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+        }
+        Ok(descriptor)
+    }
+
+    fn set<T: Copy>(&self, attribute: DescAttribute, value: T) -> Result<()> {
+        // SAFETY: the value is a local whose size is given; the library copies it.
+        let code = unsafe {
+            let value = (&raw const value).cast();
+            (self.blas.raw.cublasLtMatmulDescSetAttribute)(
+                self.raw,
+                attribute as c_uint,
+                value,
+                size_of::<T>(),
+            )
+        };
+        self.blas.check("cublasLtMatmulDescSetAttribute", code)
+    }
+}
+
+impl Drop for Descriptor<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: the descriptor was made by this library and is used no more.
+            unsafe { (self.blas.raw.cublasLtMatmulDescDestroy)(self.raw) };
+        }
+    }
+}
+
+/// How a matrix is stored.
+struct Layout<'a> {
+    blas: &'a Blas,
+    raw: cublasLtMatrixLayout_t,
+}
+
+impl<'a> Layout<'a> {
+    fn new(blas: &'a Blas, product: &Product, matrix: &Matrix, size: (u64, u64)) -> Result<Layout<'a>> {
+        let mut layout = Layout { blas, raw: null_mut() };
+        let dtype = match product.dtype {
+            DType::BF16 => cudaDataType_t::CUDA_R_16BF,
+            DType::F16 => cudaDataType_t::CUDA_R_16F,
+            _ => cudaDataType_t::CUDA_R_32F,
+        };
+        // SAFETY: the layout is a field of the right type.
+        let code = unsafe {
+            (blas.raw.cublasLtMatrixLayoutCreate)(
+                &mut layout.raw,
+                dtype as c_uint,
+                size.0,
+                size.1,
+                matrix.leading,
+            )
+        };
+        blas.check("cublasLtMatrixLayoutCreate", code)?;
+        if product.batch != 1 {
+            layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, product.batch)?;
+            layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, matrix.batch_stride)?;
+        }
+        Ok(layout)
+    }
+
+    fn set<T: Copy>(&self, attribute: LayoutAttribute, value: T) -> Result<()> {
+        // SAFETY: the value is a local whose size is given; the library copies it.
+        let code = unsafe {
+            let value = (&raw const value).cast();
+            (self.blas.raw.cublasLtMatrixLayoutSetAttribute)(
+                self.raw,
+                attribute as c_uint,
+                value,
+                size_of::<T>(),
+            )
+        };
+        self.blas.check("cublasLtMatrixLayoutSetAttribute", code)
+    }
+}
+
+impl Drop for Layout<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: the layout was made by this library and is used no more.
+            unsafe { (self.blas.raw.cublasLtMatrixLayoutDestroy)(self.raw) };
+        }
+    }
+}
+
+/// What an algorithm may use and rely on.
+struct Preference<'a> {
+    blas: &'a Blas,
+    raw: cublasLtMatmulPreference_t,
+}
+
+impl<'a> Preference<'a> {
+    fn new(blas: &'a Blas, kind: &Kind) -> Result<Preference<'a>> {
+        let mut preference = Preference { blas, raw: null_mut() };
+        // SAFETY: the preference is a field of the right type.
+        let code = unsafe { (blas.raw.cublasLtMatmulPreferenceCreate)(&mut preference.raw) };
+        blas.check("cublasLtMatmulPreferenceCreate", code)?;
+        use PreferenceAttribute as P;
+        preference.set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE_BYTES as u64)?;
+        preference.set(P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCE_IN_COMPUTE_TYPE)?;
+        let [a, b, d] = kind.alignments;
+        preference.set(P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a)?;
+        preference.set(P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b)?;
+        preference.set(P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d)?;
+        preference.set(P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d)?;
+        Ok(preference)
+    }
+
+    fn set<T: Copy>(&self, attribute: PreferenceAttribute, value: T) -> Result<()> {
+        // SAFETY: the value is a local whose size is given; the library copies it.
+        let code = unsafe {
+            let value = (&raw const value).cast();
+            (self.blas.raw.cublasLtMatmulPreferenceSetAttribute)(
+                self.raw,
+                attribute as c_uint,
+                value,
+                size_of::<T>(),
+            )
+        };
+        self.blas.check("cublasLtMatmulPreferenceSetAttribute", code)
+    }
+}
+
+impl Drop for Preference<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: the preference was made by this library and is used no more.
+            unsafe { (self.blas.raw.cublasLtMatmulPreferenceDestroy)(self.raw) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn product() -> Product {
+        let matrix = Matrix { transposed: false, leading: 64, batch_stride: 0 };
+        Product {
+            dtype: DType::BF16,
+            rows: 64,
+            columns: 8,
+            inner: 64,
+            a: Matrix { transposed: true, ..matrix },
+            b: matrix,
+            d: matrix,
+            batch: 1,
+            epilogue: Epilogue::Bias,
+        }
+    }
+
+    #[test]
+    fn the_kind_of_a_product_is_its_shape_and_alignment() {
+        let places = Places { a: 0x1000, b: 0x1010, d: 0x1002, bias: 1, alpha: 1.0 };
+        let kind = Kind::of(&product(), &places);
+        assert_eq!(kind.alignments, [256, 16, 2]);
+        let moved = Places { a: 0x9100, b: 0x30, bias: 77, alpha: 2.0, ..places };
+        assert_eq!(kind, Kind::of(&product(), &moved), "places and factors are no part of it");
+        assert_ne!(kind, Kind::of(&product(), &Places { b: 0x1008, ..places }));
+        assert_ne!(kind, Kind::of(&Product { columns: 9, ..product() }, &places));
+        assert_ne!(kind, Kind::of(&Product { epilogue: Epilogue::None, ..product() }, &places));
+    }
+}

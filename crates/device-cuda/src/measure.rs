@@ -1,0 +1,145 @@
+//! Measuring a card: how fast bytes move, and how fast a bare matrix product is.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUevent;
+use device::{Buffer, Error, Memory, Result, Span};
+use meta::{DType, DeviceId};
+
+use crate::blas::{Epilogue, Matrix, Places, Prepared, Product, WORKSPACE_BYTES};
+use crate::context::Context;
+use crate::memory::{DeviceMemory, PinnedMemory};
+use crate::pool::Pool;
+use crate::stream::Queue;
+use crate::{CudaBackend, copy};
+
+/// How fast bytes move, in bytes per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bandwidths {
+    /// From pinned host memory to the device.
+    pub up_pinned: f64,
+    /// From other host memory to the device.
+    pub up_pageable: f64,
+    /// From the device to pinned host memory.
+    pub down_pinned: f64,
+    /// Within the device: each byte is read once and written once, and counted once.
+    pub within: f64,
+}
+
+/// Bytes of one measured copy.
+const SAMPLE_BYTES: usize = 128 << 20;
+
+impl CudaBackend {
+    /// Measures how fast bytes move; takes a fraction of a second.
+    pub fn measure_bandwidths(&self) -> Result<Bandwidths> {
+        let pool = &self.runtime.pool;
+        let device = || -> Result<Buffer> {
+            Ok(Buffer::new(self.id(), Arc::new(Pool::allocate(pool, SAMPLE_BYTES)?), None))
+        };
+        let (first, second) = (device()?, device()?);
+        let pinned: Arc<dyn Memory> = Arc::new(PinnedMemory::allocate(&self.runtime.context, SAMPLE_BYTES)?);
+        let pinned = Buffer::new(DeviceId::CPU, pinned, None);
+        let pageable = Buffer::over(Arc::new(vec![1u8; SAMPLE_BYTES]));
+        let queue = Queue::open(&self.runtime.context)?;
+        let rate = |to: &Buffer, from: &Buffer, repeats: usize| -> Result<f64> {
+            let once = |to: &Span, from: &Span| copy::copy(&self.runtime, &queue, to, from).map(drop);
+            let (to, from) = (to.whole(), from.whole());
+            let timed = once(&to, &from)
+                .and_then(|()| self.seconds(&queue, || (0..repeats).try_for_each(|_| once(&to, &from))));
+            // The buffers are let go only when nothing uses them any more.
+            queue.synchronize()?;
+            Ok((SAMPLE_BYTES * repeats) as f64 / timed?)
+        };
+        Ok(Bandwidths {
+            up_pinned: rate(&first, &pinned, 4)?,
+            up_pageable: rate(&first, &pageable, 2)?,
+            down_pinned: rate(&pinned, &first, 4)?,
+            within: rate(&second, &first, 8)?,
+        })
+    }
+
+    /// Seconds of one bf16 product `[m, k] · [n, k]ᵀ` by cuBLASLt called bare, with nothing of this
+    /// crate in between: the measure for what the layers above cost.
+    pub fn bare_matmul_seconds(&self, m: usize, n: usize, k: usize, repeats: usize) -> Result<f64> {
+        if m == 0 || n == 0 || k == 0 || repeats == 0 {
+            return Err(Error::Operand {
+                op: "bare matmul",
+                operand: "size",
+                expected: "sizes and repeats above 0".into(),
+                got: format!("{m}, {n}, {k}, {repeats}"),
+            });
+        }
+        let packed =
+            |transposed, leading: usize| Matrix { transposed, leading: leading as i64, batch_stride: 0 };
+        let product = Product {
+            dtype: DType::BF16,
+            rows: n as u64,
+            columns: m as u64,
+            inner: k as u64,
+            a: packed(true, k),
+            b: packed(false, k),
+            d: packed(false, n),
+            batch: 1,
+            epilogue: Epilogue::None,
+        };
+        let runtime = &self.runtime;
+        let allocate = |values: usize| Pool::allocate(&runtime.pool, values * 2);
+        let memory = [allocate(n * k)?, allocate(m * k)?, allocate(m * n)?];
+        let workspace = Pool::allocate(&runtime.pool, WORKSPACE_BYTES)?;
+        let queue = Queue::open(&runtime.context)?;
+        for block in memory.iter().chain([&workspace]) {
+            block.touch(&queue)?;
+            // Zeros: what uninitialised bits mean as numbers would change the card's clock.
+            let context = &runtime.context;
+            context.enter()?;
+            let filled = context.driver().fill(block.address(), 0, block.len(), queue.raw());
+            context.check("filling memory", filled)?;
+        }
+        let [a, b, d] = memory.each_ref().map(DeviceMemory::address);
+        let places = Places { a, b, d, bias: 0, alpha: 1.0 };
+        let prepared = Prepared::new(&runtime.blas, &product, 0)?;
+        let algorithm = prepared.best(&product)?;
+        let once =
+            || prepared.queue(&places, &algorithm, (workspace.address(), WORKSPACE_BYTES), queue.raw());
+        (0..3).try_for_each(|_| once())?;
+        let total = self.seconds(&queue, || (0..repeats).try_for_each(|_| once()))?;
+        Ok(total / repeats as f64)
+    }
+
+    /// The card's own time for what `work` queues, in seconds.
+    fn seconds(&self, queue: &Queue, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        let context = queue.context();
+        context.enter()?;
+        let (start, end) = (TimedEvent::new(context)?, TimedEvent::new(context)?);
+        start.record(queue)?;
+        work()?;
+        end.record(queue)?;
+        queue.synchronize()?;
+        let elapsed = context.driver().elapsed_ms(start.raw, end.raw);
+        Ok(f64::from(context.check("timing work", elapsed)?) / 1e3)
+    }
+}
+
+/// An event that knows when it happened.
+struct TimedEvent {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+impl TimedEvent {
+    fn new(context: &Arc<Context>) -> Result<TimedEvent> {
+        let raw = context.check("creating an event", context.driver().create_event(true))?;
+        Ok(TimedEvent { context: Arc::clone(context), raw })
+    }
+
+    fn record(&self, queue: &Queue) -> Result<()> {
+        self.context.enter()?;
+        self.context.check("recording an event", self.context.driver().record(self.raw, queue.raw()))
+    }
+}
+
+impl Drop for TimedEvent {
+    fn drop(&mut self) {
+        self.context.leave("destroying an event", |driver| driver.destroy_event(self.raw));
+    }
+}

@@ -1,0 +1,207 @@
+//! Normalisations.
+
+use device::{Operand, Result, op};
+use meta::DType;
+
+use super::layout::geometry::{
+    ACCESS_BYTES, THREADS, Walk, block_count, element, index_type, type_name, unsupported,
+};
+use crate::kernel::{Args, KernelFile, Launch, Variant};
+
+/// Norms over rows and groups with one pair of parameter types.
+macro_rules! parameters {
+    ($($weight:literal $bias:literal)*) => {
+        &[$(
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "256"), ("CENTRED", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "32"), ("CENTRED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("ROW_THREADS", "256"), ("CENTRED", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1")] },
+            Variant { file: KernelFile::Norm, name: "group_apply", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("INDEX", "u32")] },
+            Variant { file: KernelFile::Norm, name: "group_moments", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("INDEX", "u64")] },
+            Variant { file: KernelFile::Norm, name: "group_whole", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("INDEX", "u32")] },
+        )*]
+    };
+}
+
+pub(crate) const VARIANTS: &[Variant] = parameters! {
+    "none" "none"
+    "f32" "f32"
+    "bf16" "bf16"
+    "f16" "f16"
+    "f64" "none"
+    "f8e4m3" "none"
+    "f8e5m2" "f8e5m2"
+};
+
+/// Pieces of a row that a thread of the kernels keeps in registers.
+const HELD: usize = 4;
+
+pub(crate) fn layer_norm(call: &op::LayerNorm, launch: &Launch<'_>) -> Result<()> {
+    let parameters = Parameters::of(launch, call.weight.as_ref(), call.bias.as_ref())?;
+    rows(launch, "layer norm", [&call.out, &call.x], &parameters, call.eps)
+}
+
+pub(crate) fn rms_norm(call: &op::RmsNorm, launch: &Launch<'_>) -> Result<()> {
+    let parameters = Parameters::of(launch, call.weight.as_ref(), None)?;
+    rows(launch, "rms norm", [&call.out, &call.x], &parameters, call.eps)
+}
+
+/// Where weight and bias are and what they are.
+struct Parameters {
+    pointers: [u64; 2],
+    types: [Option<DType>; 2],
+}
+
+impl Parameters {
+    fn of(launch: &Launch<'_>, weight: Option<&Operand>, bias: Option<&Operand>) -> Result<Parameters> {
+        let pointer = |o: Option<&Operand>| o.map_or(Ok(0), |o| launch.pointer(o));
+        let dtype = |o: Option<&Operand>| o.and_then(Operand::dtype);
+        Ok(Parameters { pointers: [pointer(weight)?, pointer(bias)?], types: [dtype(weight), dtype(bias)] })
+    }
+
+    fn type_names(&self) -> [&'static str; 2] {
+        self.types.map(|dtype| dtype.map_or("none", type_name))
+    }
+
+    /// Whether pieces of `pack` values can be read at once.
+    fn are_aligned(&self, pack: usize) -> bool {
+        self.pointers.iter().zip(self.types).all(|(pointer, dtype)| {
+            dtype.is_none_or(|dtype| pointer.is_multiple_of((pack * dtype.bytes()).min(ACCESS_BYTES) as u64))
+        })
+    }
+}
+
+/// The name of a pack of 1, 4 or 8 elements in definitions.
+fn vector_name(pack: usize) -> &'static str {
+    match pack {
+        8 => "8",
+        4 => "4",
+        _ => "1",
+    }
+}
+
+fn rows(
+    launch: &Launch<'_>,
+    op: &'static str,
+    [out, x]: [&Operand; 2],
+    parameters: &Parameters,
+    eps: f32,
+) -> Result<()> {
+    let (dtype, size) = (element(launch, op, x)?, x.shape().last());
+    let walk = Walk::over_rows(launch, &[out, x])?;
+    let whole = ACCESS_BYTES / dtype.bytes();
+    let aligned = size.is_multiple_of(whole)
+        && walk.rows_are_aligned(whole, dtype.bytes())
+        && parameters.are_aligned(whole);
+    let pack = if aligned { whole } else { 1 };
+    let pieces = size / pack;
+    let row_threads = if pieces <= HELD * 32 { 32 } else { THREADS as usize };
+    let kernel = if pieces <= HELD * row_threads { "norm_rows" } else { "norm_long_rows" };
+    let count = walk.count();
+    let (Ok(count_u32), Ok(size_u32)) = (u32::try_from(count), u32::try_from(size)) else {
+        return Err(unsupported(launch, op, format!("{count} rows of {size} values")));
+    };
+    let [weight, bias] = parameters.type_names();
+    let defines = [
+        ("T", type_name(dtype)),
+        ("W", weight),
+        ("B", bias),
+        ("VECTOR", vector_name(pack)),
+        ("ROW_THREADS", if row_threads == 32 { "32" } else { "256" }),
+        ("CENTRED", if op == "layer norm" { "1" } else { "0" }),
+    ];
+    let grid = [block_count(launch, op, count.div_ceil(THREADS as usize / row_threads))?, 1, 1];
+    let [weight, bias] = parameters.pointers;
+    let mut args =
+        Args::new().bytes(&walk.bytes()).ptr(weight).ptr(bias).u32(count_u32).u32(size_u32).f32(eps);
+    launch.kernel(KernelFile::Norm, kernel, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
+}
+
+/// How the values of a group are shared out to blocks.
+#[derive(Debug, PartialEq, Eq)]
+struct Split {
+    parts: usize,
+    chunk: usize,
+}
+
+impl Split {
+    /// Groups of up to this many values are left whole.
+    const WHOLE: usize = 8192;
+    /// Values that a block takes where there are enough groups to keep the card busy.
+    const CHUNK: usize = 32768;
+    /// Every block reads the results of all parts, so there must not be too many.
+    const MOST_PARTS: usize = 1024;
+
+    /// For `groups` groups of `length` values on a card of so many multiprocessors. Chunks are multiples
+    /// of 8, so that packs stay aligned.
+    fn new(groups: usize, length: usize, multiprocessors: usize) -> Split {
+        if length <= Split::WHOLE {
+            return Split { parts: 1, chunk: length };
+        }
+        let busy = (4 * multiprocessors).div_ceil(groups);
+        let wanted = length.div_ceil(Split::CHUNK).max(busy.min(length.div_ceil(Split::WHOLE)));
+        let chunk = length.div_ceil(wanted.min(Split::MOST_PARTS)).next_multiple_of(8);
+        Split { parts: length.div_ceil(chunk), chunk }
+    }
+}
+
+pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()> {
+    let (op, x, out) = ("group norm", &call.x, &call.out);
+    let dtype = element(launch, op, x)?;
+    let parameters = Parameters::of(launch, call.weight.as_ref(), call.bias.as_ref())?;
+    let (batch, channels) = (x.dim(0), x.dim(1));
+    let spatial: usize = x.dims()[2..].iter().product();
+    let groups = batch * call.groups;
+    let length = channels / call.groups * spatial;
+    let (from, to) = (launch.pointer(x)?, launch.pointer(out)?);
+    let whole = ACCESS_BYTES / dtype.bytes();
+    let aligned = spatial.is_multiple_of(whole)
+        && from.is_multiple_of(ACCESS_BYTES as u64)
+        && to.is_multiple_of(ACCESS_BYTES as u64);
+    let pack = if aligned { whole } else { 1 };
+    let [weight, bias] = parameters.type_names();
+    let defines = [
+        ("T", type_name(dtype)),
+        ("W", weight),
+        ("B", bias),
+        ("VECTOR", vector_name(pack)),
+        ("INDEX", index_type(length)),
+    ];
+    let split = Split::new(groups, length, launch.properties().multiprocessors as usize);
+    let mut sizes = Vec::with_capacity(40);
+    [length, spatial, split.chunk].iter().for_each(|v| sizes.extend((*v as i64).to_ne_bytes()));
+    for value in [channels / call.groups, call.groups, split.parts] {
+        sizes.extend((value as u32).to_ne_bytes());
+    }
+    sizes.extend(call.eps.to_ne_bytes());
+    let grid = [block_count(launch, op, groups)?, split.parts as u32, 1];
+    let [weight, bias] = parameters.pointers;
+    let run = |name: &str, mut args: Args| {
+        launch.kernel(KernelFile::Norm, name, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
+    };
+    if split.parts == 1 {
+        return run("group_whole", Args::new().ptr(from).ptr(to).ptr(weight).ptr(bias).bytes(&sizes));
+    }
+    let moments = launch.scratch(groups * split.parts * 12)?;
+    run("group_moments", Args::new().ptr(from).ptr(moments.pointer()).bytes(&sizes))?;
+    let args = Args::new().ptr(from).ptr(to).ptr(weight).ptr(bias).ptr(moments.pointer()).bytes(&sizes);
+    run("group_apply", args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_split_into_whole_chunks() {
+        assert_eq!(Split::new(32, 4096, 132), Split { parts: 1, chunk: 4096 });
+        for (groups, length) in [(32, 4 << 20), (64, 10_000), (1, 100_000_007), (3, 8193)] {
+            let Split { parts, chunk } = Split::new(groups, length, 132);
+            assert!(chunk.is_multiple_of(8) && (2..=1024).contains(&parts), "{parts} of {chunk}");
+            assert!(
+                parts * chunk >= length && (parts - 1) * chunk < length,
+                "{parts} of {chunk} for {length}"
+            );
+        }
+    }
+}

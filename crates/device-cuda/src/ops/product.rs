@@ -1,0 +1,434 @@
+//! Matrix products: linear layers over weights as they are stored, and batches of plain products.
+//!
+//! cuBLASLt thinks in columns: a row-major matrix is to it the transpose. So `y = x · wᵀ` is asked for
+//! as `yᵀ = w · xᵀ`, where `w` is stored transposed and `x` is not.
+
+use std::sync::Arc;
+
+use device::op::{self, Activation};
+use device::{Buffer, Error, Operand, Result};
+use meta::{DType, Encoding, Shape};
+
+use super::{elementwise, layout, unpack};
+use crate::blas::{Epilogue, Matrix, Places, Product};
+use crate::kernel::{Args, KernelFile, Launch};
+
+/// The most temporary memory that unpacked weights and convolution windows take.
+pub(crate) const SCRATCH_LIMIT: usize = 256 << 20;
+/// Alignment of the bias that every algorithm can read.
+const BIAS_ALIGNMENT: u64 = 16;
+
+/// `activation(x · weightᵀ · scale + bias)`.
+pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
+    let dtype = activation_type(&call.x)?;
+    let (n, k) = (call.weight.dim(0), call.weight.dim(1));
+    if k == 0 {
+        return Err(unsupported(launch, "linear", "the weight has no columns"));
+    }
+    let bias = call.bias.as_ref().map(|bias| readable_bias(launch, bias, dtype)).transpose()?;
+    let rows = Rows::of(launch, &call.x, &call.out)?;
+    let ready = call.weight.encoding() == Encoding::Plain(dtype) && call.weight_scale.is_none();
+    let step = if ready { n } else { chunk_rows(n, k * dtype.bytes()) };
+    let scratch = if ready { None } else { Some(launch.scratch(step * k * dtype.bytes())?) };
+    let mut first = 0;
+    while first < n {
+        let len = step.min(n - first);
+        let weight_rows = call.weight.slice(0, first, len)?;
+        let weight = match &scratch {
+            None => launch.pointer(&weight_rows)?,
+            Some(scratch) => {
+                let scale = call.weight_scale.as_ref();
+                unpack::unpack_to(launch, &weight_rows, dtype, scale, scratch.pointer())?;
+                scratch.pointer()
+            }
+        };
+        let bias = bias.as_ref().map(|bias| bias.slice(0, first, len)).transpose()?;
+        let part = Part {
+            rows: &rows,
+            weight,
+            k,
+            bias: bias.map(|bias| launch.pointer(&bias)).transpose()?,
+            out: call.out.slice(call.out.rank() - 1, first, len)?,
+        };
+        part.run(launch, dtype, call.activation)?;
+        first += len;
+    }
+    Ok(())
+}
+
+/// Rows of a weight that are unpacked at once.
+fn chunk_rows(rows: usize, row_bytes: usize) -> usize {
+    let fitting = (SCRATCH_LIMIT / row_bytes.max(1)).max(1);
+    if fitting >= rows {
+        return rows;
+    }
+    if fitting > 128 { fitting / 128 * 128 } else { fitting }
+}
+
+/// The rows of input and output: runs of rows at one distance, mostly a single one.
+struct Rows {
+    x: Operand,
+    /// Rows of a run.
+    count: usize,
+    x_stride: usize,
+    out_stride: usize,
+    /// Where each run starts, in elements of the input and of the output.
+    starts: Vec<[usize; 3]>,
+}
+
+impl Rows {
+    fn of(launch: &Launch<'_>, x: &Operand, out: &Operand) -> Result<Rows> {
+        let (k, n, leading) = (x.shape().last(), out.shape().last(), x.rank() - 1);
+        let runs = |x: &Operand| {
+            Batches::merged((0..leading).map(|i| (x.dim(i), [x.strides()[i], out.strides()[i], 0])))
+        };
+        let (mut x, mut batches) = (x.clone(), runs(x));
+        // Rows that repeat or overlap are no matrix to the library.
+        if batches.inner().0 > 1 && batches.inner().1[0] < k {
+            x = packed_copy(launch, &x)?;
+            batches = runs(&x);
+        }
+        let (count, [x_stride, out_stride, _]) = batches.inner();
+        if count > 1 && out_stride < n {
+            return Err(unsupported(launch, "linear", "the rows of the output overlap"));
+        }
+        // The distance of a single row says nothing, but must not be too small.
+        let (x_stride, out_stride) = if count > 1 { (x_stride, out_stride) } else { (k, n) };
+        Ok(Rows { x, count, x_stride, out_stride, starts: batches.outer() })
+    }
+}
+
+/// The product with some rows of the weight.
+struct Part<'a> {
+    rows: &'a Rows,
+    /// `[n, k]` in the activations' type, contiguous.
+    weight: u64,
+    k: usize,
+    /// `[n]` in the activations' type.
+    bias: Option<u64>,
+    /// `[…, n]`.
+    out: Operand,
+}
+
+impl Part<'_> {
+    fn run(&self, launch: &Launch<'_>, dtype: DType, activation: Option<Activation>) -> Result<()> {
+        let (rows, n, blas) = (self.rows, self.out.shape().last(), &launch.runtime.blas);
+        let matrix =
+            |transposed, leading: usize| Matrix { transposed, leading: leading as i64, batch_stride: 0 };
+        let product = Product {
+            dtype,
+            rows: n as u64,
+            columns: rows.count as u64,
+            inner: self.k as u64,
+            a: matrix(true, self.k),
+            b: matrix(false, rows.x_stride),
+            d: matrix(false, rows.out_stride),
+            batch: 1,
+            epilogue: fused(self.bias.is_some(), activation),
+        };
+        let (x, out) = (launch.pointer(&rows.x)?, launch.pointer(&self.out)?);
+        let places = |[x_start, out_start, _]: &[usize; 3]| Places {
+            a: self.weight,
+            b: x + (x_start * dtype.bytes()) as u64,
+            d: out + (out_start * dtype.bytes()) as u64,
+            bias: self.bias.unwrap_or(0),
+            alpha: 1.0,
+        };
+        let mut whole = self.bias.is_none_or(|bias| bias.is_multiple_of(BIAS_ALIGNMENT));
+        for start in &rows.starts {
+            whole = whole && blas.can(&product, &places(start))?;
+        }
+        let epilogue = if whole { product.epilogue } else { Epilogue::None };
+        for start in &rows.starts {
+            blas.run(launch, &Product { epilogue, ..product }, &places(start))?;
+            if let Some(bias) = self.bias.filter(|_| !whole) {
+                let matrix = BiasedMatrix {
+                    address: places(start).d,
+                    rows: rows.count,
+                    columns: n,
+                    row_stride: rows.out_stride,
+                    along: Along::Columns,
+                };
+                add_bias(launch, dtype, &matrix, bias)?;
+            }
+        }
+        match activation {
+            Some(activation) if !(whole && is_fused(activation)) => {
+                elementwise::activate_in_place(launch, activation, &self.out)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether an activation is part of the product.
+fn is_fused(activation: Activation) -> bool {
+    matches!(activation, Activation::GeluTanh | Activation::Relu)
+}
+
+/// What the product does besides multiplying.
+fn fused(bias: bool, activation: Option<Activation>) -> Epilogue {
+    match (activation, bias) {
+        (Some(Activation::GeluTanh), true) => Epilogue::GeluTanhBias,
+        (Some(Activation::GeluTanh), false) => Epilogue::GeluTanh,
+        (Some(Activation::Relu), true) => Epilogue::ReluBias,
+        (Some(Activation::Relu), false) => Epilogue::Relu,
+        (_, true) => Epilogue::Bias,
+        (_, false) => Epilogue::None,
+    }
+}
+
+/// The bias in the activations' type and aligned, copied if it is not.
+pub(crate) fn readable_bias(launch: &Launch<'_>, bias: &Operand, dtype: DType) -> Result<Operand> {
+    let aligned = launch.pointer(bias)?.is_multiple_of(BIAS_ALIGNMENT);
+    if bias.dtype() == Some(dtype) && aligned && bias.is_contiguous() {
+        return Ok(bias.clone());
+    }
+    let out = scratch_operand(launch, dtype, *bias.shape())?;
+    layout::copy(&op::Copy { x: bias.clone(), out: out.clone() }, launch)?;
+    Ok(out)
+}
+
+/// The same values, contiguous.
+fn packed_copy(launch: &Launch<'_>, x: &Operand) -> Result<Operand> {
+    let out = scratch_operand(launch, activation_type(x)?, *x.shape())?;
+    layout::copy(&op::Copy { x: x.clone(), out: out.clone() }, launch)?;
+    Ok(out)
+}
+
+/// A contiguous tensor in temporary memory.
+fn scratch_operand(launch: &Launch<'_>, dtype: DType, shape: Shape) -> Result<Operand> {
+    let encoding = Encoding::Plain(dtype);
+    let memory = launch.scratch(encoding.bytes(&shape)? as usize)?.into_memory();
+    let buffer = Buffer::new(launch.runtime.context.id(), Arc::new(memory), None);
+    Operand::new(buffer, encoding, shape, 0)
+}
+
+/// Along which direction of a matrix a bias has its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Along {
+    /// One value for each column.
+    Columns,
+    /// One value for each row, repeating after this many.
+    Rows(usize),
+}
+
+/// A matrix to which a bias is added.
+pub(crate) struct BiasedMatrix {
+    pub(crate) address: u64,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) row_stride: usize,
+    pub(crate) along: Along,
+}
+
+/// Adds a bias in place, where the product cannot.
+pub(crate) fn add_bias(launch: &Launch<'_>, dtype: DType, matrix: &BiasedMatrix, bias: u64) -> Result<()> {
+    const THREADS: u32 = 256;
+    let kernel = launch.kernel(KernelFile::Convolution, "add_bias", &[("VALUE", dtype.name())])?;
+    let across = matrix.columns.div_ceil(THREADS as usize).min(1 << 20) as u32;
+    let down = matrix.rows.min(65_535) as u32;
+    let period = match matrix.along {
+        Along::Columns => 0,
+        Along::Rows(period) => period,
+    };
+    let mut args = Args::new()
+        .ptr(matrix.address)
+        .ptr(bias)
+        .i64(matrix.rows as i64)
+        .i64(matrix.columns as i64)
+        .i64(matrix.row_stride as i64)
+        .i64(period as i64);
+    kernel.launch(launch, [across, down, 1], [THREADS, 1, 1], 0, &mut args)
+}
+
+/// `out = alpha · a · b` for every index of the leading dimensions.
+pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
+    let dtype = activation_type(&call.a)?;
+    let r = call.a.rank();
+    let (m, k, n) = (call.a.dim(r - 2), call.a.dim(r - 1), call.b.dim(r - 1));
+    if k == 0 {
+        return Err(unsupported(launch, "matmul", "the inner dimension is empty"));
+    }
+    // To the library the right matrix comes first, and both stand transposed.
+    let (left, left_side) = usable_side(launch, &call.b, k, n)?;
+    let (right, right_side) = usable_side(launch, &call.a, m, k)?;
+    let out_rows = if m > 1 { call.out.strides()[r - 2] } else { n };
+    if out_rows < n {
+        return Err(unsupported(launch, "matmul", "the rows of the output overlap"));
+    }
+    let batches = Batches::of([&left, &right, &call.out]);
+    let (count, strides) = batches.inner();
+    let matrix = |side: Side, batch: usize| Matrix {
+        transposed: side.transposed,
+        leading: side.leading as i64,
+        batch_stride: batch as i64,
+    };
+    let product = Product {
+        dtype,
+        rows: n as u64,
+        columns: m as u64,
+        inner: k as u64,
+        a: matrix(left_side, strides[0]),
+        b: matrix(right_side, strides[1]),
+        d: matrix(Side { transposed: false, leading: out_rows }, strides[2]),
+        batch: i32::try_from(count).map_err(|_| unsupported(launch, "matmul", "the batch is too large"))?,
+        epilogue: Epilogue::None,
+    };
+    let bases = [launch.pointer(&left)?, launch.pointer(&right)?, launch.pointer(&call.out)?];
+    for offsets in batches.outer() {
+        let at = |i: usize| bases[i] + (offsets[i] * dtype.bytes()) as u64;
+        let places = Places { a: at(0), b: at(1), d: at(2), bias: 0, alpha: call.alpha };
+        launch.runtime.blas.run(launch, &product, &places)?;
+    }
+    Ok(())
+}
+
+/// How one side of a product is stored: by rows (which to the library is not transposed) or by columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Side {
+    transposed: bool,
+    leading: usize,
+}
+
+/// How the last two dimensions, `rows` and `columns`, with these strides can be read as they are.
+fn side(rows: usize, columns: usize, [row, column]: [usize; 2]) -> Option<Side> {
+    // The stride of a dimension of size 1 says nothing.
+    if column == 1 || columns == 1 {
+        let leading = if rows > 1 { row } else { columns };
+        if leading >= columns {
+            return Some(Side { transposed: false, leading });
+        }
+    }
+    if row == 1 || rows == 1 {
+        let leading = if columns > 1 { column } else { rows };
+        if leading >= rows {
+            return Some(Side { transposed: true, leading });
+        }
+    }
+    None
+}
+
+/// An operand that can be read as it is, copied if it cannot.
+fn usable_side(
+    launch: &Launch<'_>,
+    operand: &Operand,
+    rows: usize,
+    columns: usize,
+) -> Result<(Operand, Side)> {
+    let r = operand.rank();
+    let strides = [operand.strides()[r - 2], operand.strides()[r - 1]];
+    match side(rows, columns, strides) {
+        Some(side) => Ok((operand.clone(), side)),
+        None => Ok((packed_copy(launch, operand)?, Side { transposed: false, leading: columns })),
+    }
+}
+
+/// The leading dimensions of three operands, merged where all three step evenly.
+#[derive(Debug, PartialEq, Eq)]
+struct Batches {
+    /// Size and the strides of each operand, outermost first.
+    dims: Vec<(usize, [usize; 3])>,
+}
+
+impl Batches {
+    fn of(operands: [&Operand; 3]) -> Batches {
+        let leading = operands[2].rank() - 2;
+        let dim = |i: usize| (operands[2].dim(i), operands.map(|operand| operand.strides()[i]));
+        Batches::merged((0..leading).map(dim))
+    }
+
+    fn merged(dims: impl DoubleEndedIterator<Item = (usize, [usize; 3])>) -> Batches {
+        let mut merged: Vec<(usize, [usize; 3])> = Vec::new();
+        for (size, strides) in dims.rev().filter(|(size, _)| *size != 1) {
+            match merged.last_mut() {
+                Some((inner, steps)) if (0..3).all(|i| strides[i] == steps[i] * *inner) => *inner *= size,
+                _ => merged.push((size, strides)),
+            }
+        }
+        merged.reverse();
+        Batches { dims: merged }
+    }
+
+    /// The innermost dimension, which one call does.
+    fn inner(&self) -> (usize, [usize; 3]) {
+        self.dims.last().copied().unwrap_or((1, [0; 3]))
+    }
+
+    /// Offsets of every index of the others.
+    fn outer(&self) -> Vec<[usize; 3]> {
+        let mut offsets = vec![[0; 3]];
+        for (size, strides) in self.dims.iter().rev().skip(1).rev() {
+            offsets = offsets
+                .iter()
+                .flat_map(|base: &[usize; 3]| {
+                    (0..*size).map(|i| std::array::from_fn(|operand| base[operand] + i * strides[operand]))
+                })
+                .collect();
+        }
+        offsets
+    }
+}
+
+/// The element type of an activation.
+pub(crate) fn activation_type(operand: &Operand) -> Result<DType> {
+    operand.dtype().ok_or_else(|| Error::Operand {
+        op: "matrix product",
+        operand: "input",
+        expected: "bf16, f16 or f32".into(),
+        got: operand.encoding().to_string(),
+    })
+}
+
+fn unsupported(launch: &Launch<'_>, op: &'static str, reason: &str) -> Error {
+    Error::Unsupported { device: launch.runtime.context.id(), op, reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_read_as_they_are_stored() {
+        let plain = |leading| Some(Side { transposed: false, leading });
+        let turned = |leading| Some(Side { transposed: true, leading });
+        assert_eq!(side(4, 8, [8, 1]), plain(8));
+        assert_eq!(side(4, 8, [20, 1]), plain(20), "a slice of wider rows");
+        assert_eq!(side(4, 8, [1, 4]), turned(4));
+        assert_eq!(side(4, 8, [0, 1]), None, "rows that repeat must be copied");
+        assert_eq!(side(1, 8, [0, 1]), plain(8), "a single row has no stride");
+        assert_eq!(side(4, 1, [3, 77]), plain(3), "nor has a single column");
+        assert_eq!(side(1, 8, [5, 2]), turned(2), "one row of spread values is a column of a matrix");
+    }
+
+    #[test]
+    fn batches_merge_where_all_operands_step_evenly() {
+        let even = Batches::merged([(2, [24, 12, 6]), (3, [8, 4, 2])].into_iter());
+        assert_eq!(even.inner(), (6, [8, 4, 2]));
+        assert_eq!(even.outer(), [[0; 3]]);
+        let repeated = Batches::merged([(2, [0, 12, 6]), (3, [8, 4, 2])].into_iter());
+        assert_eq!(repeated.inner(), (3, [8, 4, 2]));
+        assert_eq!(repeated.outer(), [[0, 0, 0], [0, 12, 6]]);
+        let none = Batches::merged([(1, [5, 5, 5])].into_iter());
+        assert_eq!((none.inner(), none.outer().len()), ((1, [0; 3]), 1));
+        let three = Batches::merged([(2, [100, 0, 60]), (2, [0, 7, 30]), (5, [1, 1, 6])].into_iter());
+        assert_eq!(three.inner().0, 5);
+        assert_eq!(three.outer(), [[0, 0, 0], [0, 7, 30], [100, 0, 60], [100, 7, 90]]);
+    }
+
+    #[test]
+    fn weights_are_unpacked_in_bounded_pieces() {
+        assert_eq!(chunk_rows(3072, 6144), 3072, "a small weight in one piece");
+        let rows = chunk_rows(1 << 20, 8192);
+        assert!(rows * 8192 <= SCRATCH_LIMIT && rows.is_multiple_of(128));
+        assert_eq!(chunk_rows(10, SCRATCH_LIMIT * 2), 1, "rows larger than the limit one by one");
+    }
+
+    #[test]
+    fn the_product_fuses_what_it_can() {
+        assert_eq!(fused(true, Some(Activation::GeluTanh)), Epilogue::GeluTanhBias);
+        assert_eq!(fused(true, Some(Activation::Silu)), Epilogue::Bias);
+        assert_eq!(fused(false, Some(Activation::Gelu)), Epilogue::None);
+        assert!(Activation::ALL.iter().all(|a| is_fused(*a) == (fused(false, Some(*a)) != Epilogue::None)));
+    }
+}

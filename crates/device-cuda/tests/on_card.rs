@@ -1,0 +1,571 @@
+//! What only a card can show: copies in order, products and convolutions against sums on the host,
+//! logical devices, and speed. Every test says so and does nothing where there is no card. Libraries are
+//! looked for in the folders of GANTRY_CUDA_ROOTS (separated as in PATH) besides the usual places.
+//! Run it with `--test-threads=1`: the last test measures time.
+#![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use device::op::{self, Activation, Padding, Window};
+use device::{Backend, Buffer, Device, Error, OpCall, Operand, StreamKind};
+use device_cuda::{CudaBackend, CudaConfig, discover};
+use half::{bf16, f16};
+use meta::{DType, DeviceId, Encoding, Shape};
+
+/// The devices of the first card, or a loud note.
+fn open(logical: u16) -> Option<Vec<Arc<CudaBackend>>> {
+    let roots = std::env::var_os("GANTRY_CUDA_ROOTS");
+    let config = CudaConfig {
+        search_roots: roots.iter().flat_map(std::env::split_paths).collect(),
+        kernel_cache_dir: None,
+        logical: BTreeMap::from([(0, logical)]),
+    };
+    match discover(&config) {
+        Ok(devices) => Some(devices.into_iter().map(Arc::new).collect()),
+        Err(unavailable) => {
+            eprintln!("SKIPPED: {unavailable}");
+            None
+        }
+    }
+}
+
+fn open_one() -> Option<Device> {
+    Some(Device::new(open(1)?.swap_remove(0), 16 << 30))
+}
+
+/// Numbers that look random and are always the same, from -1 to 1.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn encode(values: &[f32], dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F32 => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
+        DType::BF16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
+        DType::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_ne_bytes()).collect(),
+        other => panic!("no test data in {other}"),
+    }
+}
+
+fn decode(bytes: &[u8], dtype: DType) -> Vec<f32> {
+    match dtype {
+        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect(),
+        DType::BF16 => {
+            bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes(b.try_into().unwrap()).to_f32()).collect()
+        }
+        DType::F16 => {
+            bytes.chunks_exact(2).map(|b| f16::from_ne_bytes(b.try_into().unwrap()).to_f32()).collect()
+        }
+        other => panic!("no test data in {other}"),
+    }
+}
+
+/// A tensor on the device and its values as the device has them.
+fn tensor(device: &Device, dims: &[usize], dtype: DType, seed: u64) -> (Operand, Vec<f32>) {
+    let shape = Shape::new(dims).unwrap();
+    let bytes = encode(&numbers(shape.count(), seed), dtype);
+    let buffer = device.upload(&bytes).unwrap();
+    (Operand::new(buffer, dtype.into(), shape, 0).unwrap(), decode(&bytes, dtype))
+}
+
+fn empty(device: &Device, dims: &[usize], dtype: DType) -> Operand {
+    let shape = Shape::new(dims).unwrap();
+    let encoding = Encoding::Plain(dtype);
+    let buffer = device.allocate(encoding.bytes(&shape).unwrap() as usize).unwrap();
+    Operand::new(buffer, encoding, shape, 0).unwrap()
+}
+
+/// The values of a contiguous tensor.
+fn values(device: &Device, operand: &Operand) -> Vec<f32> {
+    let mut bytes = vec![0; operand.extent()];
+    device.compute_stream().unwrap().read(&operand.span(), &mut bytes).unwrap();
+    decode(&bytes, operand.dtype().unwrap())
+}
+
+fn run(device: &Device, call: impl Into<OpCall>) {
+    let stream = device.compute_stream().unwrap();
+    stream.launch(&call.into()).unwrap();
+    stream.synchronize().unwrap();
+}
+
+/// The size of the difference in relation to the values.
+fn relative_error(got: &[f32], want: &[f64]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let difference: f64 = got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum();
+    let size: f64 = want.iter().map(|w| w * w).sum();
+    (difference / size.max(1e-30)).sqrt()
+}
+
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 1e-5,
+        DType::F16 => 1e-3,
+        _ => 5e-3,
+    }
+}
+
+const ACTIVATIONS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+
+fn activate(activation: Option<Activation>, x: f64) -> f64 {
+    match activation {
+        None => x,
+        Some(Activation::GeluTanh) => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+        Some(Activation::Relu) => x.max(0.0),
+        Some(Activation::Silu) => x / (1.0 + (-x).exp()),
+        Some(other) => panic!("no reference for {other:?}"),
+    }
+}
+
+#[test]
+fn bytes_come_back_as_they_went() {
+    let Some(device) = open_one() else { return };
+    println!("{:?}", device.description());
+    let host = Device::new(Arc::new(device::NullBackend::new(0, 1 << 40)), 1 << 40);
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i * 7 % 251) as u8).collect();
+    let first = device.upload(&bytes).unwrap();
+    let second = device.allocate(bytes.len()).unwrap();
+    let copies = device.open_stream(StreamKind::Copy).unwrap();
+    let pinned = device.allocate_pinned(&host, bytes.len()).unwrap();
+    copies.copy(&second.span(5..bytes.len()).unwrap(), &first.span(0..bytes.len() - 5).unwrap()).unwrap();
+    copies.copy(&pinned.whole(), &second.whole()).unwrap();
+    copies.copy(&first.whole(), &pinned.whole()).unwrap();
+    let arrived = copies.record().unwrap();
+    let compute = device.compute_stream().unwrap();
+    compute.wait(&arrived).unwrap();
+    let mut back = vec![0; bytes.len()];
+    compute.read(&first.whole(), &mut back).unwrap();
+    assert!(arrived.is_done().unwrap());
+    assert_eq!(back[5..], bytes[..bytes.len() - 5]);
+
+    let read_only = Buffer::over(Arc::new(vec![0u8; 16]));
+    let refused = copies.copy(&read_only.whole(), &first.span(0..16).unwrap());
+    assert!(matches!(refused, Err(Error::Access { .. })), "{refused:?}");
+}
+
+#[test]
+fn blocks_are_not_reused_before_other_streams_are_done() {
+    let Some(device) = open_one() else { return };
+    let host = Device::new(Arc::new(device::NullBackend::new(0, 1 << 40)), 1 << 40);
+    const BYTES: usize = 24 << 20;
+    let (up, down) =
+        (device.open_stream(StreamKind::Copy).unwrap(), device.open_stream(StreamKind::Copy).unwrap());
+    let patterns: Vec<Buffer> = (0..4u8)
+        .map(|i| {
+            let pinned = device.allocate_pinned(&host, BYTES).unwrap();
+            up.write(&pinned.whole(), &vec![i + 1; BYTES]).unwrap();
+            pinned
+        })
+        .collect();
+    let results: Vec<Buffer> = (0..40).map(|_| device.allocate_pinned(&host, BYTES).unwrap()).collect();
+    for (i, result) in results.iter().enumerate() {
+        // The block is dropped at the end of each turn while both streams still work on it.
+        let block = device.allocate(BYTES).unwrap();
+        up.copy(&block.whole(), &patterns[i % 4].whole()).unwrap();
+        down.wait(&up.record().unwrap()).unwrap();
+        down.copy(&result.whole(), &block.whole()).unwrap();
+    }
+    down.synchronize().unwrap();
+    let mut bytes = vec![0; BYTES];
+    for (i, result) in results.iter().enumerate() {
+        down.read(&result.whole(), &mut bytes).unwrap();
+        assert!(bytes.iter().all(|b| usize::from(*b) == i % 4 + 1), "turn {i}");
+    }
+    assert!(device.memory().unwrap().cached >= BYTES as u64);
+    device.trim().unwrap();
+    assert_eq!(device.memory().unwrap().cached, 0);
+}
+
+#[test]
+fn too_much_memory_is_an_error_with_numbers() {
+    let Some(backend) = open(1) else { return };
+    match backend[0].allocate(1 << 45) {
+        Err(Error::OutOfMemory(short)) => {
+            assert_eq!(short.wanted, 1 << 45);
+            assert!(short.available > 0 && short.budget >= short.available);
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("32 TB were allocated"),
+    }
+    assert!(backend[0].memory().unwrap().free > 0, "the device still works");
+}
+
+#[test]
+fn every_kernel_loads() {
+    let Some(backend) = open(1) else { return };
+    println!("{} kernels", backend[0].compile_kernels().unwrap());
+}
+
+#[test]
+fn linear_layers_match_the_host() {
+    let Some(device) = open_one() else { return };
+    let sizes = [(1, 64, 64), (7, 129, 65), (64, 256, 512), (3, 5, 3), (130, 1000, 264)];
+    let activations = [None, Some(Activation::GeluTanh), Some(Activation::Relu), Some(Activation::Silu)];
+    for dtype in ACTIVATIONS {
+        for (i, (m, n, k)) in sizes.into_iter().enumerate() {
+            for (activation, with_bias) in activations.into_iter().flat_map(|a| [(a, false), (a, true)]) {
+                let (x, xs) = tensor(&device, &[m, k], dtype, 1 + i as u64);
+                let (weight, ws) = tensor(&device, &[n, k], dtype, 2 + i as u64);
+                // A bias of another type than the activations'.
+                let (bias, bs) = tensor(&device, &[n], DType::F32, 3);
+                let out = empty(&device, &[m, n], dtype);
+                let bias = with_bias.then_some(bias);
+                let call = op::Linear { x, weight, weight_scale: None, bias, activation, out: out.clone() };
+                run(&device, call);
+                let want = linear_reference(&xs, &ws, [m, n, k], with_bias.then_some(&bs), activation);
+                let error = relative_error(&values(&device, &out), &want);
+                assert!(
+                    error < tolerance(dtype),
+                    "{dtype} {m}x{n}x{k} {activation:?} bias {with_bias}: {error}"
+                );
+            }
+        }
+    }
+}
+
+fn linear_reference(
+    x: &[f32],
+    weight: &[f32],
+    [m, n, k]: [usize; 3],
+    bias: Option<&Vec<f32>>,
+    activation: Option<Activation>,
+) -> Vec<f64> {
+    let dot = |i: usize, j: usize| -> f64 {
+        (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(weight[j * k + l])).sum()
+    };
+    let value = |i, j| activate(activation, dot(i, j) + bias.map_or(0.0, |b| f64::from(b[j])));
+    (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| value(i, j)).collect()
+}
+
+#[test]
+fn linear_layers_take_strided_rows_and_other_weights() {
+    let Some(device) = open_one() else { return };
+    // Rows 4..20 of each image's 24, columns 8..40 of 48: no single distance between rows.
+    let (all, xs) = tensor(&device, &[3, 24, 48], DType::BF16, 5);
+    let x = all.slice(1, 4, 16).unwrap().slice(2, 8, 32).unwrap();
+    let rows: Vec<f32> = (0..3 * 16)
+        .flat_map(|r| {
+            let start = (r / 16 * 24 + 4 + r % 16) * 48 + 8;
+            xs[start..start + 32].to_vec()
+        })
+        .collect();
+    // Weights stored as f32 under bf16 activations, with a scale.
+    let (weight, ws) = tensor(&device, &[40, 32], DType::F32, 6);
+    let scale = Operand::new(device.upload(&0.25f32.to_ne_bytes()).unwrap(), Encoding::F32, [1], 0).unwrap();
+    let out = empty(&device, &[3, 16, 40], DType::BF16);
+    let call =
+        op::Linear { x, weight, weight_scale: Some(scale), bias: None, activation: None, out: out.clone() };
+    run(&device, call);
+    let scaled: Vec<f32> = ws.iter().map(|w| bf16::from_f32(w * 0.25).to_f32()).collect();
+    let want = linear_reference(&rows, &scaled, [48, 40, 32], None, None);
+    let error = relative_error(&values(&device, &out), &want);
+    assert!(error < tolerance(DType::BF16), "{error}");
+}
+
+#[test]
+fn products_of_views_match_the_host() {
+    let Some(device) = open_one() else { return };
+    for dtype in ACTIVATIONS {
+        for (turn_a, turn_b, repeat_b) in
+            [(false, false, false), (true, false, false), (false, true, true), (true, true, false)]
+        {
+            let (batch, heads, m, k, n) = (2, 3, 33, 40, 17);
+            let plain = |rows, columns, turn: bool| if turn { [columns, rows] } else { [rows, columns] };
+            let [a0, a1] = plain(m, k, turn_a);
+            let [b0, b1] = plain(k, n, turn_b);
+            let (a, a_values) = tensor(&device, &[batch, heads, a0, a1], dtype, 8);
+            let (b, b_values) = tensor(&device, &[if repeat_b { 1 } else { batch }, heads, b0, b1], dtype, 9);
+            let turn = |x: Operand, turn: bool| if turn { x.transpose(2, 3).unwrap() } else { x };
+            let out = empty(&device, &[batch, heads, m, n], dtype);
+            let call = op::Matmul {
+                a: turn(a, turn_a),
+                b: turn(b, turn_b).broadcast([batch, heads, k, n]).unwrap(),
+                alpha: 0.5,
+                out: out.clone(),
+            };
+            run(&device, call);
+            let at = |values: &[f32],
+                      matrix: usize,
+                      (i, j): (usize, usize),
+                      (rows, columns): (usize, usize),
+                      turn: bool| {
+                let index = if turn { j * rows + i } else { i * columns + j };
+                f64::from(values[matrix * rows * columns + index])
+            };
+            let mut want = Vec::new();
+            for matrix in 0..batch * heads {
+                let b_matrix = if repeat_b { matrix % heads } else { matrix };
+                for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                    let sum: f64 = (0..k)
+                        .map(|l| {
+                            at(&a_values, matrix, (i, l), (m, k), turn_a)
+                                * at(&b_values, b_matrix, (l, j), (k, n), turn_b)
+                        })
+                        .sum();
+                    want.push(0.5 * sum);
+                }
+            }
+            let error = relative_error(&values(&device, &out), &want);
+            assert!(error < tolerance(dtype), "{dtype} {turn_a} {turn_b} {repeat_b}: {error}");
+        }
+    }
+}
+
+/// One convolution to test.
+struct Case {
+    x: Vec<usize>,
+    weight: Vec<usize>,
+    window: Vec<Window>,
+    padding: Padding,
+    groups: usize,
+    transposed: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let zeros = Padding::Constant(0.0);
+    let plain = |x: &[usize], weight: &[usize], window: Window, padding| Case {
+        x: x.to_vec(),
+        weight: weight.to_vec(),
+        window: vec![window; x.len() - 2],
+        padding,
+        groups: 1,
+        transposed: false,
+    };
+    let strided = Window { stride: 2, pad_before: 0, pad_after: 1, dilation: 1 };
+    let spread = Window { stride: 1, pad_before: 2, pad_after: 2, dilation: 2 };
+    let causal = Window { stride: 1, pad_before: 2, pad_after: 0, dilation: 1 };
+    vec![
+        plain(&[2, 16, 9, 11], &[24, 16, 3, 3], Window::padded(1), zeros),
+        plain(&[2, 16, 9, 11], &[24, 16, 1, 1], Window::padded(0), zeros),
+        plain(&[1, 3, 16, 17], &[8, 3, 3, 3], strided, zeros),
+        plain(&[1, 4, 10, 12], &[6, 4, 3, 3], Window::padded(2), Padding::Reflect),
+        plain(&[1, 4, 10, 12], &[6, 4, 3, 3], spread, Padding::Replicate),
+        plain(&[1, 4, 10, 12], &[6, 4, 3, 3], Window::padded(1), Padding::Circular),
+        plain(&[3, 5, 40], &[7, 5, 4], Window { stride: 3, ..Window::padded(1) }, zeros),
+        Case {
+            window: vec![causal, Window::padded(1), Window::padded(1)],
+            ..plain(&[1, 4, 5, 6, 7], &[8, 4, 3, 3, 3], causal, zeros)
+        },
+        Case { groups: 4, ..plain(&[2, 8, 9, 9], &[12, 2, 3, 3], Window::padded(1), zeros) },
+        Case { groups: 2, ..plain(&[2, 8, 9, 9], &[12, 4, 1, 1], Window::padded(0), zeros) },
+        Case {
+            transposed: true,
+            ..plain(&[2, 6, 5, 7], &[6, 4, 4, 4], Window { stride: 2, ..Window::padded(1) }, zeros)
+        },
+        Case {
+            transposed: true,
+            groups: 2,
+            ..plain(&[1, 6, 9], &[6, 2, 3], Window { stride: 3, dilation: 2, ..Window::padded(1) }, zeros)
+        },
+    ]
+}
+
+#[test]
+fn convolutions_match_the_host() {
+    let Some(device) = open_one() else { return };
+    for (i, case) in cases().into_iter().enumerate() {
+        for dtype in ACTIVATIONS {
+            let kernel = &case.weight[2..];
+            let channels = if case.transposed { case.weight[1] * case.groups } else { case.weight[0] };
+            let mut dims = vec![case.x[0], channels];
+            for (axis, window) in case.window.iter().enumerate() {
+                let (size, taps) = (case.x[axis + 2], kernel[axis]);
+                dims.push(if case.transposed {
+                    window.transposed_size(size, taps).unwrap()
+                } else {
+                    window.output_size(size, taps).unwrap()
+                });
+            }
+            let (x, xs) = tensor(&device, &case.x, dtype, 10 + i as u64);
+            let (weight, ws) = tensor(&device, &case.weight, dtype, 50 + i as u64);
+            let (bias, bs) = tensor(&device, &[channels], DType::F32, 90);
+            let out = empty(&device, &dims, dtype);
+            let call = op::Convolution {
+                x,
+                weight,
+                bias: Some(bias),
+                window: case.window.clone(),
+                padding: case.padding,
+                groups: case.groups,
+                transposed: case.transposed,
+                out: out.clone(),
+            };
+            run(&device, call);
+            let want = convolution_reference(&case, &xs, &ws, &bs, &dims);
+            let error = relative_error(&values(&device, &out), &want);
+            assert!(error < tolerance(dtype), "case {i} in {dtype}: {error}");
+        }
+    }
+}
+
+/// Scatters or gathers each product on its own.
+fn convolution_reference(case: &Case, x: &[f32], weight: &[f32], bias: &[f32], dims: &[usize]) -> Vec<f64> {
+    let index = |at: &[usize], sizes: &[usize]| at.iter().zip(sizes).fold(0, |sum, (i, n)| sum * n + i);
+    let every = |sizes: &[usize]| -> Vec<Vec<usize>> {
+        let count: usize = sizes.iter().product();
+        (0..count)
+            .map(|mut flat| {
+                let mut at = vec![0; sizes.len()];
+                for axis in (0..sizes.len()).rev() {
+                    at[axis] = flat % sizes[axis];
+                    flat /= sizes[axis];
+                }
+                at
+            })
+            .collect()
+    };
+    let (spatial_in, spatial_out, kernel) = (&case.x[2..], &dims[2..], &case.weight[2..]);
+    let (inputs, outputs): (usize, usize) = (spatial_in.iter().product(), spatial_out.iter().product());
+    let taps: usize = kernel.iter().product();
+    let (c_in, c_out) = (case.x[1], dims[1]);
+    let (in_group, out_group) = (c_in / case.groups, c_out / case.groups);
+    let mut want: Vec<f64> =
+        (0..dims.iter().product()).map(|i: usize| f64::from(bias[i / outputs % c_out])).collect();
+    // From the side that the window slides over, so that padding and stride read as they are defined.
+    let (anchors, targets) =
+        if case.transposed { (spatial_in, spatial_out) } else { (spatial_out, spatial_in) };
+    for (anchor, tap) in
+        every(anchors).into_iter().flat_map(|a| every(kernel).into_iter().map(move |t| (a.clone(), t)))
+    {
+        let target: Option<Vec<usize>> = (0..anchor.len())
+            .map(|axis| {
+                let w = case.window[axis];
+                let at = (anchor[axis] * w.stride + tap[axis] * w.dilation) as isize - w.pad_before as isize;
+                case.padding.source(at, targets[axis])
+            })
+            .collect();
+        let Some(target) = target else { continue };
+        let (anchor, target, tap) = (index(&anchor, anchors), index(&target, targets), index(&tap, kernel));
+        let (input, output) = if case.transposed { (anchor, target) } else { (target, anchor) };
+        for (image, c, o) in (0..case.x[0])
+            .flat_map(|image| (0..c_in).flat_map(move |c| (0..out_group).map(move |o| (image, c, o))))
+        {
+            let group = c / in_group;
+            let w = if case.transposed {
+                weight[(c * out_group + o) * taps + tap]
+            } else {
+                weight[((group * out_group + o) * in_group + c % in_group) * taps + tap]
+            };
+            want[(image * c_out + group * out_group + o) * outputs + output] +=
+                f64::from(x[(image * c_in + c) * inputs + input]) * f64::from(w);
+        }
+    }
+    want
+}
+
+#[test]
+fn large_convolutions_in_pieces_match_small_ones() {
+    let Some(device) = open_one() else { return };
+    // 512 channels of 3x3 need 1.2 GB of windows: five pieces. The middle must equal the small one's.
+    let (x, xs) = tensor(&device, &[1, 512, 384, 384], DType::BF16, 3);
+    let (weight, ws) = tensor(&device, &[16, 512, 3, 3], DType::BF16, 4);
+    let out = empty(&device, &[1, 16, 384, 384], DType::BF16);
+    let call = op::Convolution {
+        x,
+        weight,
+        bias: None,
+        window: vec![Window::padded(1); 2],
+        padding: Padding::Constant(0.0),
+        groups: 1,
+        transposed: false,
+        out: out.clone(),
+    };
+    run(&device, call);
+    let got = values(&device, &out);
+    let (mut sampled, mut want) = (Vec::new(), Vec::new());
+    for (o, y, column) in (0..16).flat_map(|o| [1, 77, 200, 301, 382].map(|y| (o, y, (o * 23 + y) % 382 + 1)))
+    {
+        let mut sum = 0.0;
+        for (c, tap) in (0..512).flat_map(|c| (0..9).map(move |tap| (c, tap))) {
+            let at = (c * 384 + y + tap / 3 - 1) * 384 + column + tap % 3 - 1;
+            sum += f64::from(xs[at]) * f64::from(ws[(o * 512 + c) * 9 + tap]);
+        }
+        want.push(sum);
+        sampled.push(got[(o * 384 + y) * 384 + column]);
+    }
+    let error = relative_error(&sampled, &want);
+    assert!(error < tolerance(DType::BF16), "{error}");
+}
+
+#[test]
+fn noise_has_the_same_bits_as_on_the_host() {
+    let Some(device) = open_one() else { return };
+    for count in [7, 16, 1000, 65_537] {
+        let out = empty(&device, &[count], DType::F32);
+        run(&device, op::NormalNoise { seed: 42, out: out.clone() });
+        let mut want = vec![0.0; count];
+        device::noise::NormalGenerator::new(42).fill(&mut want);
+        assert_eq!(values(&device, &out), want);
+    }
+}
+
+#[test]
+fn one_card_works_as_two_devices() {
+    let Some(backends) = open(2) else { return };
+    assert!(backends.len() >= 2);
+    let total = backends[0].memory().unwrap().total;
+    let devices: Vec<Device> =
+        backends[..2].iter().map(|b| Device::new(Arc::clone(b) as Arc<dyn Backend>, 4 << 30)).collect();
+    assert_eq!((devices[0].id(), devices[1].id()), (DeviceId::cuda(0), DeviceId::cuda(1)));
+    assert!(devices[0].reaches(DeviceId::cuda(1)) && !devices[0].reaches(DeviceId::CPU));
+    assert!(total < 200 << 30);
+    let (x, xs) = tensor(&devices[0], &[32, 64], DType::BF16, 1);
+    let (weight, ws) = tensor(&devices[1], &[48, 64], DType::BF16, 2);
+    // The input moves to the other device on its copy stream; its compute stream waits for it.
+    let moved = empty(&devices[1], &[32, 64], DType::BF16);
+    let copies = devices[1].open_stream(StreamKind::Copy).unwrap();
+    copies.wait(&devices[0].compute_stream().unwrap().record().unwrap()).unwrap();
+    copies.copy(&moved.span(), &x.span()).unwrap();
+    drop(x);
+    devices[1].compute_stream().unwrap().wait(&copies.record().unwrap()).unwrap();
+    let out = empty(&devices[1], &[32, 48], DType::BF16);
+    let call =
+        op::Linear { x: moved, weight, weight_scale: None, bias: None, activation: None, out: out.clone() };
+    run(&devices[1], call);
+    let want = linear_reference(&xs, &ws, [32, 48, 64], None, None);
+    assert!(relative_error(&values(&devices[1], &out), &want) < tolerance(DType::BF16));
+}
+
+#[test]
+fn the_layers_above_cost_little() {
+    let Some(backend) = open(1) else { return };
+    println!("{:?}", backend[0].measure_bandwidths().unwrap());
+    let device = Device::new(Arc::clone(&backend[0]) as Arc<dyn Backend>, 16 << 30);
+    let (m, n, k, repeats) = (4096, 12_288, 3072, 50);
+    let bare = backend[0].bare_matmul_seconds(m, n, k, repeats).unwrap();
+    let operand = |rows, columns| {
+        let bytes = device.upload(&vec![0u8; rows * columns * 2]).unwrap();
+        Operand::new(bytes, Encoding::BF16, [rows, columns], 0).unwrap()
+    };
+    let call = OpCall::from(op::Linear {
+        x: operand(m, k),
+        weight: operand(n, k),
+        weight_scale: None,
+        bias: None,
+        activation: None,
+        out: operand(m, n),
+    });
+    let stream = device.compute_stream().unwrap();
+    (0..3).for_each(|_| stream.launch(&call).unwrap());
+    stream.synchronize().unwrap();
+    let start = std::time::Instant::now();
+    (0..repeats).for_each(|_| stream.launch(&call).unwrap());
+    stream.synchronize().unwrap();
+    let through = start.elapsed().as_secs_f64() / repeats as f64;
+    let flops = 2.0 * (m * n * k) as f64;
+    println!(
+        "bare {:.1} TFLOP/s, through the backend {:.1} TFLOP/s",
+        flops / bare / 1e12,
+        flops / through / 1e12
+    );
+    assert!(through < bare * 1.5, "bare {bare}, through the backend {through}");
+}
