@@ -86,7 +86,7 @@ fn log(x: f32) -> f32 {
     let mut e = ((bits >> 23) as i32 - 126) as f32;
     let m = f32::from_bits((bits & 0x807F_FFFF) | 0x3F00_0000);
     let mut x = m - 1.0;
-    if m < 0.707_106_78 {
+    if m < std::f32::consts::FRAC_1_SQRT_2 {
         e -= 1.0;
         x += m;
     }

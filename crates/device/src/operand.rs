@@ -199,38 +199,39 @@ impl Operand {
         Ok(Operand { shape, strides, ..self.clone() })
     }
 
-    /// Strides that show the same values under `shape`, if there are such.
+    /// Strides that show the same values under `shape`, if there are such. Dimensions of size 1 have no
+    /// say: they may have any stride.
     fn reshaped_strides(&self, shape: &Shape) -> Option<[usize; MAX_RANK]> {
         if self.is_contiguous() {
             return Some(contiguous_strides(shape));
         }
-        if self.dtype().is_none() {
-            return None;
-        }
-        let (old, new) = (self.dims(), shape.dims());
+        self.dtype()?;
+        let kept = |(size, _): &(usize, usize)| *size != 1;
+        let old: Vec<(usize, usize)> =
+            self.dims().iter().copied().zip(self.strides().iter().copied()).filter(kept).collect();
+        let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| shape.dims()[axis] != 1).collect();
         let mut strides = [0; MAX_RANK];
         let (mut i, mut j) = (0, 0);
-        while j < new.len() {
+        while j < axes.len() {
             // The smallest runs of dimensions with the same number of values on both sides.
             let (first, start) = (i, j);
-            let (mut have, mut want) = (*old.get(i)?, new[j]);
+            let (mut have, mut want) = (old.get(i)?.0, shape.dims()[axes[j]]);
             while have != want {
                 if have < want {
                     i += 1;
-                    have *= old.get(i)?;
+                    have *= old.get(i)?.0;
                 } else {
                     j += 1;
-                    want *= new.get(j)?;
+                    want *= shape.dims()[*axes.get(j)?];
                 }
             }
-            let packed = |k: usize| old[k + 1] == 1 || self.strides[k] == self.strides[k + 1] * old[k + 1];
-            if !(first..i).all(packed) {
+            if !(first..i).all(|k| old[k].1 == old[k + 1].1 * old[k + 1].0) {
                 return None;
             }
-            let mut step = self.strides[i];
-            for k in (start..=j).rev() {
-                strides[k] = step;
-                step *= new[k];
+            let mut step = old[i].1;
+            for &axis in axes[start..=j].iter().rev() {
+                strides[axis] = step;
+                step *= shape.dims()[axis];
             }
             i += 1;
             j += 1;
@@ -321,6 +322,9 @@ mod tests {
         let heads = q.reshape([5, 2, 2]).unwrap();
         assert_eq!(heads.strides(), &[12, 2, 1]);
         assert!(q.reshape([20]).is_err());
+        let one = view(&[4, 16, 64]).slice(0, 1, 1).unwrap().slice(2, 0, 32).unwrap();
+        assert_eq!(one.reshape([16, 32]).unwrap().strides(), &[64, 1]);
+        assert_eq!(one.reshape([16, 1, 4, 8]).unwrap().strides(), &[64, 0, 8, 1]);
         assert_eq!(q.reshape([1, 5, 4]).unwrap().strides()[1..], [12, 1]);
     }
 

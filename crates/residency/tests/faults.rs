@@ -1,5 +1,6 @@
 //! Devices that fail, memory that runs out at every point, files that shrink: the ledger stays exact and
 //! the next load works.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

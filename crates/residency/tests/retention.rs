@@ -1,4 +1,5 @@
 //! The retention table, on simulated devices, through the flags that a worker consumes.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -44,6 +44,13 @@ impl Input {
         Input::Activation(shape, random_normal(seed, shape.count()))
     }
 
+    /// Nearly normal values, multiplied: an operation that is sensitive to its input gets it as it is,
+    /// not rounded once more on the way.
+    pub(super) fn scaled(seed: u64, shape: impl Into<Shape>, factor: f32) -> Input {
+        let shape = shape.into();
+        Input::Activation(shape, random_normal(seed, shape.count()).iter().map(|v| v * factor).collect())
+    }
+
     /// Nearly normal values moved above 0.
     pub(super) fn positive(seed: u64, shape: impl Into<Shape>) -> Input {
         let shape = shape.into();

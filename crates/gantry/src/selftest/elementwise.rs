@@ -38,9 +38,9 @@ fn unary() -> Vec<Case> {
         Case::new(
             "activation",
             format!("{activation:?}"),
-            vec![Input::random(63, [5, 333])],
-            move |_, i| i.tensor(0).affine(2.5, 0.0)?.activate(activation),
-            move |v| v[0].iter().map(|x| naive::activate(activation, 2.5 * x)).collect(),
+            vec![Input::scaled(63, [5, 333], 2.5)],
+            move |_, i| i.tensor(0).activate(activation),
+            move |v| v[0].iter().map(|x| naive::activate(activation, *x)).collect(),
         )
     });
     any.into_iter().chain(positive).chain(activations).collect()

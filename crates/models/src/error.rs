@@ -1,0 +1,59 @@
+//! The errors of models.
+
+/// A model's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can be wrong with a model's file or its use.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Weights could not be had.
+    #[error(transparent)]
+    Residency(#[from] residency::Error),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// A tensor that the family needs is not in the file.
+    #[error("{file} has no tensor {tensor}, which {family} needs; it looks like {seems}")]
+    MissingTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The family it was read as.
+        family: &'static str,
+        /// What the file seems to be.
+        seems: String,
+    },
+    /// A tensor of another shape than the family needs.
+    #[error("{file}: {tensor} has shape {got}, {family} needs {expected}")]
+    WrongShape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The family it was read as.
+        family: &'static str,
+        /// The shape it should have.
+        expected: String,
+        /// The shape it has.
+        got: String,
+    },
+    /// A text that cannot be tokenised, or a tokenizer that cannot be read.
+    #[error("{tokenizer}: {reason}")]
+    Tokenizer {
+        /// Which tokenizer.
+        tokenizer: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An input of the model that does not fit.
+    #[error("{what} is {got}, expected {expected}")]
+    Input {
+        /// Which input.
+        what: &'static str,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+}

@@ -1,0 +1,2 @@
+//! Noise, schedules, samplers and guidance.
+#![forbid(unsafe_code)]
