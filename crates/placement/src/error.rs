@@ -12,7 +12,8 @@ pub enum PlanError {
     Allocation(#[from] AllocationError),
     /// A device would hold more than it has room for.
     #[error("{device} needs {} ({}) and has {} available; {}",
-        ByteSize(*wanted), need_text(*weights, *ring, *working), ByteSize(*available), nearest_text(nearest.as_deref()))]
+        ByteSize(*wanted), need_text(*weights, *ring, *working), ByteSize(*available),
+        nearest_text(nearest.as_deref()))]
     NoRoom {
         /// Which device.
         device: DeviceId,

@@ -119,13 +119,16 @@ pub enum RemotePolicy {
 pub struct RingLimits {
     /// The fewest slots with which a copy can run while a streamed block computes.
     pub min_slots: usize,
-    /// The most slots; more are used only where they are predicted to help.
+    /// The slots to have where there is room: one computes, one is copied, and one takes up the jitter that
+    /// no prediction has.
+    pub usual_slots: usize,
+    /// The most slots; more than usual are used only where they are predicted to help.
     pub max_slots: usize,
 }
 
 impl Default for RingLimits {
     fn default() -> RingLimits {
-        RingLimits { min_slots: 2, max_slots: 4 }
+        RingLimits { min_slots: 2, usual_slots: 3, max_slots: 4 }
     }
 }
 

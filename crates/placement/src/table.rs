@@ -10,10 +10,10 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = rows(&self.blocks);
         let width = rows.iter().map(|row| row.label().chars().count()).max().unwrap_or(0).max("blocks".len());
-        writeln!(f, "{:width$}  {:>10}  {:8}  {:8}  {:8}", "blocks", "bytes", "mode", "home", "runs on")?;
+        writeln!(f, "{:width$}  {:>10}  {:8}  {:8}  runs on", "blocks", "bytes", "mode", "home")?;
         for row in &rows {
             let (label, bytes, mode) = (row.label(), ByteSize(row.bytes), row.mode.name());
-            writeln!(f, "{label:width$}  {bytes:>10}  {mode:8}  {:8}  {:8}", row.home, row.runs_on)?;
+            writeln!(f, "{label:width$}  {bytes:>10}  {mode:8}  {:8}  {}", row.home, row.runs_on)?;
         }
         writeln!(f)?;
         write_devices(self, f)?;

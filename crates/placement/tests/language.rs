@@ -101,14 +101,11 @@ fn order_can_be_said_in_every_mode() {
 }
 
 /// Text, the part that is marked, and the problem.
-fn faults() -> Vec<(&'static str, &'static str, Problem)> {
-    let missing = |device| Problem::MissingAmount { device };
-    let none = Vec::new;
-    let not = |name: &str| Problem::NotADevice { name: name.to_owned(), available: none() };
-    let nan = |found: &str| Problem::NotANumber { found: found.to_owned() };
-    let unit = |found: &str| Problem::UnknownUnit { found: found.to_owned() };
-    let trailing = |found: &str| Problem::Trailing { found: found.to_owned() };
-    let option = |found: &str| Problem::UnknownOption { found: found.to_owned() };
+type Fault = (&'static str, &'static str, Problem);
+
+/// Devices and amounts that cannot stand together.
+fn faults_of_meaning() -> Vec<Fault> {
+    let not = |name: &str| Problem::NotADevice { name: name.to_owned(), available: Vec::new() };
     let mixed = |first, found| Problem::MixedModes { first, found };
     let twice = |device| Problem::RepeatedDevice { device };
     vec![
@@ -135,6 +132,18 @@ fn faults() -> Vec<(&'static str, &'static str, Problem)> {
         ("cuda:0,0%;cpu,0%", "0%", Problem::NothingShared),
         ("cuda:0,20%*", "*", Problem::RemainderOfShare),
         ("cuda:0,0.2*", "*", Problem::RemainderOfShare),
+    ]
+}
+
+/// Texts that do not follow the grammar.
+fn faults_of_form() -> Vec<Fault> {
+    let missing = |device| Problem::MissingAmount { device };
+    let nan = |found: &str| Problem::NotANumber { found: found.to_owned() };
+    let unit = |found: &str| Problem::UnknownUnit { found: found.to_owned() };
+    let trailing = |found: &str| Problem::Trailing { found: found.to_owned() };
+    let option = |found: &str| Problem::UnknownOption { found: found.to_owned() };
+    let twice = |device| Problem::RepeatedDevice { device };
+    vec![
         (";", ";", Problem::EmptyEntry),
         ("cuda:0,2gb;", ";", Problem::EmptyEntry),
         ("cuda:0,2gb;;cpu,*", ";", Problem::EmptyEntry),
@@ -182,13 +191,13 @@ fn faults() -> Vec<(&'static str, &'static str, Problem)> {
 
 #[test]
 fn every_fault_marks_what_is_wrong() {
-    for (text, marked, problem) in faults() {
+    for (text, marked, problem) in faults_of_meaning().into_iter().chain(faults_of_form()) {
         let error = fault(text);
         assert_eq!(error.problem, problem, "{text}");
         assert_eq!(&text[error.span.start..error.span.end], marked, "{text}");
-        // Where a part comes twice, the mark is on the second.
         assert_eq!(error.text, text);
     }
+    // Where a part comes twice, the mark is on the second.
     assert_eq!(fault("cuda:0,1gb;cuda:0,2gb").span.start, 11);
     assert_eq!(fault("order=contiguous;order=contiguous").span.start, 17);
 }
@@ -210,7 +219,7 @@ fn an_error_points_at_the_character_and_says_what_would_work() {
     assert_eq!(fault("cpu,").to_string(), "cpu,\n^^^ cpu has no amount; write cpu,2gb or cpu,*");
     assert_eq!(
         fault("#cuda:0;").to_string(),
-        "#cuda:0;\n       ^ virtual_vram_gb, the gigabytes to move off the compute device, is written here; \
+        "#cuda:0;\n       ^ virtual_vram_gb, the gigabytes to move off the compute device, should be here; \
          such as #cuda:0;4;cpu"
     );
 }

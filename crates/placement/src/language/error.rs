@@ -73,7 +73,7 @@ pub enum AllocationProblem {
     UnexpectedCharacter { found: char },
     #[error("nothing is written here")]
     EmptyEntry,
-    #[error("a device is written here")]
+    #[error("a device should be here")]
     MissingDevice,
     #[error("'{name}' is not a device")]
     NotADevice { name: String, available: Vec<DeviceId> },
@@ -113,7 +113,7 @@ pub enum AllocationProblem {
     RepeatedOption,
     #[error("'auto' says that nothing else is given")]
     AutoWithEntries,
-    #[error("virtual_vram_gb, the gigabytes to move off the compute device, is written here")]
+    #[error("virtual_vram_gb, the gigabytes to move off the compute device, should be here")]
     MissingVirtualVram,
     #[error("{device} is the compute device: it cannot take over its own weights")]
     DonorIsCompute { device: DeviceId },

@@ -22,8 +22,9 @@
 //! - Fractions that together hold less than the model leave the rest to the compute device; fractions
 //!   that hold more each give in proportion.
 //! - What follows `#` is normal mode, in the form that older tools stored: compute device,
-//!   `virtual_vram_gb` and donors in the order in which they fill up (`#cuda:0;4;cuda:1,cpu`). Entries before the
-//!   `#` win over the number after it. The compute device may be left out, and so may the donors (`cpu`).
+//!   `virtual_vram_gb` and donors in the order in which they fill up (`#cuda:0;4;cuda:1,cpu`). Entries
+//!   before the `#` win over the number after it. The compute device may be left out, and so may the
+//!   donors (`cpu`).
 //! - Nothing at all, or `auto`, is automatic mode.
 
 mod error;

@@ -71,7 +71,7 @@ fn device_uses(problem: &Problem<'_>, blocks: &[BlockPlan]) -> Vec<DeviceUse> {
     std::iter::once(problem.compute()).chain(others).map(usage).collect()
 }
 
-/// The smallest ring that is about as fast as the largest one that fits.
+/// The smallest ring from the usual one up that is about as fast as the largest one that fits.
 fn choose_ring(
     problem: &Problem<'_>,
     blocks: &[BlockPlan],
@@ -98,7 +98,7 @@ fn choose_ring(
         check_room(&DeviceUse { ring_bytes: slot_bytes * fewest as u64, ..*compute })?;
     }
     let mut best = (most, timeline.predict(most));
-    for slots in fewest..most {
+    for slots in limits.usual_slots.clamp(fewest, most)..most {
         let prediction = timeline.predict(slots);
         if prediction.seconds_per_step <= best.1.seconds_per_step * WORTH_A_SLOT {
             best = (slots, prediction);
@@ -163,8 +163,9 @@ fn notes(problem: &Problem<'_>, targets: &Targets, blocks: &[BlockPlan], ring: O
     }
     let streamed = blocks.iter().filter(|block| block.mode == BlockMode::Streamed).count();
     if ring.is_some_and(|ring| ring.slots < problem.request.ring.min_slots.min(streamed)) {
-        notes
-            .push("the ring has a single slot: a copy cannot run while a streamed block computes".to_owned());
+        notes.push(
+            "the ring has fewer slots than it should: copies wait for streamed blocks to compute".to_owned(),
+        );
     }
     notes
 }

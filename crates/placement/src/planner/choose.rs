@@ -12,7 +12,8 @@ use crate::resolve::Targets;
 
 /// The fastest plan for these bytes per device, or why there is none.
 pub(super) fn place(problem: &Problem<'_>, targets: &Targets, slots: Slots) -> Result<Plan, PlanError> {
-    let remote = |device: &DeviceId| targets.share(*device) > 0;
+    // The taker can get a block although its share is nothing.
+    let remote = |device: &DeviceId| targets.share(*device) > 0 || *device == targets.taker;
     let remotes: Vec<DeviceId> = problem.other_accelerators().filter(remote).collect();
     let mut choice = Choice { problem, targets, slots, best: None };
     let all = |shape: Shape| remotes.iter().map(|device| (*device, shape)).collect::<InPlace>();

@@ -69,6 +69,8 @@ struct Layout<'a> {
     left: Vec<usize>,
     /// What devices so far missed of their numbers.
     missed: u64,
+    /// Whether the next device may have what was missed: where the taker has a number too.
+    carries: bool,
     taker: DeviceId,
 }
 
@@ -82,6 +84,7 @@ impl<'a> Layout<'a> {
             homes: vec![problem.compute(); blocks.len()],
             left: (0..blocks.len()).filter(|i| !blocks[*i].pinned).collect(),
             missed: 0,
+            carries: targets.taker_is_numbered,
             taker: targets.taker,
         }
     }
@@ -122,15 +125,23 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// What a device may get now: its number, with what others missed if it has the room. The compute
-    /// device has the ring and working memory to hold as well and never gets more than its number.
+    /// What devices so far missed and the next may have.
+    fn carried(&self) -> u64 {
+        let largest = self.problem.request.blocks.iter().map(|block| block.bytes).max().unwrap_or(0);
+        if self.carries { self.missed.min(largest) } else { 0 }
+    }
+
+    /// What a device may get now: its number, with what others missed if it has the room. What others
+    /// missed by more than a block, because they are full, is for the taker.
     fn allowance(&self, device: DeviceId) -> u64 {
         let share = self.targets.share(device);
-        if device == self.problem.compute() {
-            return share - self.problem.pinned_bytes.min(share);
+        // Who was given nothing gets nothing.
+        let wanted = if share == 0 { 0 } else { share + self.carried() };
+        // Whether the compute device has the room depends on the ring too, and is checked at the end.
+        match device == self.problem.compute() {
+            true => wanted.saturating_sub(self.problem.pinned_bytes),
+            false => wanted.min(self.room(device)),
         }
-        let missed = if self.targets.taker_is_numbered { self.missed } else { 0 };
-        (share + missed).min(self.room(device))
     }
 
     fn settle(&mut self, device: DeviceId, chosen: &[usize]) {
@@ -161,7 +172,7 @@ impl<'a> Layout<'a> {
     fn interleaved(&mut self) {
         let compute = self.problem.compute();
         let mut donors: Vec<DeviceId> = self.targets.shares.iter().map(|(device, _)| *device).collect();
-        donors.retain(|device| *device != compute);
+        donors.retain(|d| *d != compute && (self.targets.share(*d) > 0 || *d == self.taker));
         // By id, so that the order of entries matters only where the user asked that it should.
         donors.sort_unstable();
         self.take_runs(&mut donors);
@@ -209,7 +220,10 @@ impl<'a> Layout<'a> {
             self.settle(device, &chosen);
             donors.retain(|donor| *donor != device);
             if device == self.taker {
-                self.taker = donors.last().copied().unwrap_or(self.problem.compute());
+                let host = donors.iter().copied().find(|donor| *donor == DeviceId::CPU);
+                self.taker = host.unwrap_or(self.problem.compute());
+                // It has taken what was missed so far, and its successor has a number.
+                (self.missed, self.carries) = (0, true);
             }
         }
     }
@@ -229,13 +243,14 @@ impl<'a> Layout<'a> {
     /// that takes what is left over.
     fn offload_spread(&mut self, donors: &[DeviceId]) {
         let shares: u64 = donors.iter().map(|device| self.targets.share(*device)).sum();
-        let target = shares.min(self.left_bytes());
+        let target = (shares + self.carried()).min(self.left_bytes());
+        let missed = self.missed;
         let progress = self.progress();
         let ideal = self.ideal(|at, _| target as f64 * progress[at]);
         let leaving = self.spread(&ideal, target);
         let staying: Vec<usize> = self.left.iter().copied().filter(|b| !leaving.contains(b)).collect();
         self.settle(self.problem.compute(), &staying);
-        self.missed = 0;
+        self.missed = missed;
     }
 
     fn settle_rest(&mut self) {

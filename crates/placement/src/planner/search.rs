@@ -58,7 +58,10 @@ pub(super) fn normal(problem: &Problem<'_>, asked: u64, donors: &[DeviceId]) -> 
             nearest: None,
         });
     }
-    let mut plan = smallest_offload(problem, offload, donors, Reserve::Nothing)?;
+    let filled = smallest_offload(problem, offload, donors, Reserve::Nothing);
+    // Donors that are not filled to the brim can compute, and then no ring is needed.
+    let mut plan = filled
+        .or_else(|error| smallest_offload(problem, offload, donors, Reserve::ToWorkIn).map_err(|_| error))?;
     if offload < asked {
         let (asked, offload) = (ByteSize(asked), ByteSize(offload));
         plan.notes.push(format!("{asked} was to be moved and only {offload} of the model can be"));
@@ -94,12 +97,15 @@ pub(super) fn nearest(problem: &Problem<'_>) -> Option<String> {
     let (less, more): (Vec<u64>, Vec<u64>) = all.into_iter().partition(|offload| *offload < asked);
     // What was asked, then more of it, which is what frees the compute device; then less, from the top.
     let tries = std::iter::once(asked).chain(more).chain(less.into_iter().rev());
-    tries.into_iter().find_map(|offload| {
+    let tries = tries.filter_map(|offload| {
         let targets = offload_targets(problem, offload, &donors, Reserve::Nothing).ok()?;
-        let plan = place(problem, &targets, Slots::One).ok()?;
-        let text = plan.to_allocation().to_string();
-        fits(problem, &text).then_some(text)
-    })
+        place(problem, &targets, Slots::One).ok()
+    });
+    // Last, whatever automatic mode finds, which keeps room to work in on other accelerators; its
+    // numbers if they say enough, else its name.
+    let last = std::iter::once_with(|| automatic(problem).ok()).flatten();
+    let mut texts = tries.chain(last).map(|plan| plan.to_allocation().to_string()).chain(["auto".to_owned()]);
+    texts.find(|text| fits(problem, text))
 }
 
 /// Whether a text gives a plan for this request.
