@@ -29,13 +29,13 @@ pub(crate) fn measure(device: &Device, host: &Device) -> Result<Bandwidth> {
     let mut bytes = FIRST_BYTES.min(largest);
     loop {
         let there = device.allocate(bytes)?.whole();
-        let pinned = filled(device.allocate_pinned(host, bytes)?, host)?;
+        let pinned = filled(&device.allocate_pinned(host, bytes)?, host)?;
         let taken = copy_time(device, &there, &pinned)?;
         if taken < LONG_ENOUGH && bytes * 4 <= largest {
             bytes *= 4;
             continue;
         }
-        let pageable = filled(host.allocate(bytes)?, host)?;
+        let pageable = filled(&host.allocate(bytes)?, host)?;
         let rate = |taken: Duration| bytes as f64 / taken.as_secs_f64();
         return Ok(Bandwidth {
             pinned_to_device: rate(copy_time(device, &there, &pinned)?),
@@ -46,7 +46,7 @@ pub(crate) fn measure(device: &Device, host: &Device) -> Result<Bandwidth> {
 }
 
 /// Pages that were never written are not real yet.
-fn filled(buffer: Buffer, host: &Device) -> Result<Span> {
+fn filled(buffer: &Buffer, host: &Device) -> Result<Span> {
     let span = buffer.whole();
     host.compute_stream()?.write(&span, &vec![1; span.len])?;
     Ok(span)

@@ -1,6 +1,7 @@
 //! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
 
 mod ops;
+mod residency;
 mod torch;
 
 use std::process::ExitCode;
@@ -14,5 +15,6 @@ use crate::machine::Machine;
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
         BenchCase::Ops => ops::run(machine, args),
+        BenchCase::Residency => residency::run(machine, args),
     }
 }

@@ -43,13 +43,19 @@ pub(crate) enum Command {
         after_help = "Examples:\n  gantry inspect flux1-dev.safetensors\n  gantry inspect model-Q4_K_S.gguf --entries"
     )]
     Inspect(InspectArgs),
+    /// Show where every block of a model would go, and how long a step would take
+    #[command(after_help = "Examples:\n  gantry plan flux1-dev.safetensors\n  \
+        gantry plan flux1-dev.safetensors --alloc 'cuda:0,8gb;cpu,*'\n  \
+        gantry plan flux1-dev.safetensors --virtual-vram-gb 12 --donor cpu --json")]
+    Plan(PlanArgs),
     /// Check every operation on every device against the CPU, and the CPU against plain loops
     #[command(
         after_help = "Examples:\n  gantry selftest\n  gantry selftest --device cuda:0 --only attention --all"
     )]
     Selftest(SelftestArgs),
     /// Measure
-    #[command(after_help = "Examples:\n  gantry bench ops\n  gantry bench ops --device cuda:0 --json")]
+    #[command(after_help = "Examples:\n  gantry bench ops\n  gantry bench ops --device cuda:0 --json\n  \
+        gantry bench residency")]
     Bench(BenchArgs),
 }
 
@@ -69,6 +75,33 @@ pub(crate) struct InspectArgs {
     /// List every tensor
     #[arg(long)]
     pub(crate) entries: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Arguments of `plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// A safetensors or GGUF file, or a *.safetensors.index.json
+    pub(crate) file: PathBuf,
+    /// Where the bytes go, such as 'cuda:0,2.5gb;cuda:1,3gb;cpu,*'; automatic if nothing is said
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["virtual_vram_gb", "donor"])]
+    pub(crate) alloc: Option<String>,
+    /// How many gigabytes leave the compute device
+    #[arg(long, value_name = "N")]
+    pub(crate) virtual_vram_gb: Option<f64>,
+    /// Who takes them, in order, such as cuda:1,cpu
+    #[arg(long, value_name = "DEVICES", default_value = "cpu", requires = "virtual_vram_gb")]
+    pub(crate) donor: String,
+    /// Where to compute; the first accelerator, or the CPU
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) compute: Option<DeviceId>,
+    /// Memory for activations
+    #[arg(long, value_name = "SIZE", default_value = "1gb")]
+    pub(crate) working: meta::ByteSize,
+    /// Rows that each matrix is applied to: 4608 for FLUX at 1024 by 1024
+    #[arg(long, value_name = "N", default_value_t = 4608)]
+    pub(crate) rows: u64,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -113,6 +146,8 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchCase {
     /// Matrix products, convolutions and attention at model shapes
     Ops,
+    /// Streaming on a metered simulated device, and memory over many loads and frees
+    Residency,
 }
 
 #[cfg(test)]

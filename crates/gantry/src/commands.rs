@@ -2,6 +2,7 @@
 
 mod devices;
 mod inspect;
+mod plan;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
         Command::Inspect(args) => inspect::run(args),
+        Command::Plan(args) => plan::run(&Machine::open(&cli.machine)?, args),
         Command::Selftest(args) => run_selftest(&Machine::open(&cli.machine)?, args),
         Command::Bench(args) => bench::run(&Machine::open(&cli.machine)?, args),
     }

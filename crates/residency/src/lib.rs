@@ -13,6 +13,7 @@
 //! a [free request](Residency::free), never because memory is short.
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod error;
 mod free;
 mod host;
@@ -27,6 +28,7 @@ mod snapshot;
 mod staged;
 mod store;
 
+pub use blocks::BlockNames;
 pub use error::{Error, Result};
 pub use free::{FreeFlags, FreeReport, FreeRequest, ModelNote};
 pub use manifest::{BlockSpec, Manifest, ManifestBuilder, WeightSpec};

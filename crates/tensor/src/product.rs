@@ -8,6 +8,7 @@ use crate::{Activation, Lane, Tensor, Weight};
 
 /// What a query may see.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a mask is made for a call and never kept in numbers")]
 pub enum Mask {
     /// All keys.
     None,

@@ -89,9 +89,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         rows,
     };
     if args.output.json {
-        print_json(&report)?
+        print_json(&report)?;
     } else {
-        print(&report.to_text())?
+        print(&report.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
 }

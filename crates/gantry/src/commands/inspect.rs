@@ -1,11 +1,12 @@
 //! `gantry inspect`: what is in a model file, from its header alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use checkpoint::{Checkpoint, Entry};
 use meta::ByteSize;
+use residency::BlockNames;
 use serde::Serialize;
 
 use super::{print, print_json};
@@ -111,19 +112,17 @@ fn encodings(entries: &[Entry]) -> Vec<EncodingShare> {
     shares
 }
 
-/// Groups of blocks in the order in which they first appear, and last what belongs to none. A number
-/// that occurs alone is the place of a layer in a sequence, not a block.
+/// Tensors and bytes of each block of a group.
+type BlockSizes<'a> = BTreeMap<&'a str, (usize, u64)>;
+
+/// Groups of blocks in the order in which they first appear, and last what belongs to none.
 fn blocks(entries: &[Entry]) -> Vec<BlockGroup> {
-    let mut numbers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (group, block) in entries.iter().filter_map(|entry| block_of(entry.name())) {
-        numbers.entry(group).or_default().insert(block);
-    }
-    let repeated = |group: &str| numbers.get(group).is_some_and(|blocks| blocks.len() > 1);
+    let names = BlockNames::new(entries.iter().map(Entry::name));
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut groups: Vec<(&str, BTreeMap<&str, (usize, u64)>)> = Vec::new();
+    let mut groups: Vec<(&str, BlockSizes<'_>)> = Vec::new();
     let mut rest = (0, 0);
     for entry in entries {
-        let sizes = match block_of(entry.name()).filter(|(group, _)| repeated(group)) {
+        let sizes = match names.block_of(entry.name()) {
             None => &mut rest,
             Some((group, block)) => {
                 let place = *places.entry(group).or_insert_with(|| {
@@ -143,7 +142,7 @@ fn blocks(entries: &[Entry]) -> Vec<BlockGroup> {
         bytes: rest.1,
         largest_block_bytes: 0,
     });
-    let group = |(name, sizes): (&str, BTreeMap<&str, (usize, u64)>)| BlockGroup {
+    let group = |(name, sizes): (&str, BlockSizes<'_>)| BlockGroup {
         name: format!("{name}.*"),
         blocks: sizes.len(),
         tensors: sizes.values().map(|(tensors, _)| tensors).sum(),
@@ -151,19 +150,6 @@ fn blocks(entries: &[Entry]) -> Vec<BlockGroup> {
         largest_block_bytes: sizes.values().map(|(_, bytes)| *bytes).max().unwrap_or(0),
     };
     groups.into_iter().map(group).chain(rest).collect()
-}
-
-/// `double_blocks.3.img_attn.qkv.weight` is in block `double_blocks.3` of group `double_blocks`.
-fn block_of(name: &str) -> Option<(&str, &str)> {
-    let mut start = 0;
-    for part in name.split('.') {
-        let end = start + part.len();
-        if start > 0 && end < name.len() && part.bytes().all(|b| b.is_ascii_digit()) {
-            return Some((&name[..start - 1], &name[..end]));
-        }
-        start = end + 1;
-    }
-    None
 }
 
 impl Inspection {
@@ -213,18 +199,6 @@ impl Inspection {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_are_found_by_the_first_number() {
-        assert_eq!(
-            block_of("double_blocks.3.img_attn.qkv.weight"),
-            Some(("double_blocks", "double_blocks.3"))
-        );
-        assert_eq!(block_of("a.b.12.c.4.weight"), Some(("a.b", "a.b.12")));
-        assert_eq!(block_of("img_in.weight"), None);
-        assert_eq!(block_of("3.weight"), None);
-        assert_eq!(block_of("layer.3"), None);
-    }
 
     #[test]
     fn a_real_file_is_told_in_shares_and_groups() {

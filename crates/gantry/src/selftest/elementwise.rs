@@ -10,8 +10,13 @@ pub(super) fn cases() -> Vec<Case> {
     [unary(), binary(), fused(), gated_activation()].concat()
 }
 
+/// A function of one value in f64.
+type OneValue = fn(f64) -> f64;
+/// A function of two values in f64.
+type TwoValues = fn(f64, f64) -> f64;
+
 fn unary() -> Vec<Case> {
-    let any: [(UnaryKind, fn(f64) -> f64); 13] = [
+    let any: [(UnaryKind, OneValue); 13] = [
         (UnaryKind::Neg, |x| -x),
         (UnaryKind::Abs, f64::abs),
         (UnaryKind::Exp, f64::exp),
@@ -26,7 +31,7 @@ fn unary() -> Vec<Case> {
         (UnaryKind::Clamp { min: -0.5, max: 0.75 }, |x| x.clamp(-0.5, 0.75)),
         (UnaryKind::Activation(Activation::Relu), |x| x.max(0.0)),
     ];
-    let positive: [(UnaryKind, fn(f64) -> f64); 4] = [
+    let positive: [(UnaryKind, OneValue); 4] = [
         (UnaryKind::Log, f64::ln),
         (UnaryKind::Sqrt, f64::sqrt),
         (UnaryKind::Rsqrt, |x| 1.0 / x.sqrt()),
@@ -46,7 +51,7 @@ fn unary() -> Vec<Case> {
     any.into_iter().chain(positive).chain(activations).collect()
 }
 
-fn unary_of(kind: UnaryKind, input: Input, f: fn(f64) -> f64) -> Case {
+fn unary_of(kind: UnaryKind, input: Input, f: OneValue) -> Case {
     let variant = format!("{kind:?}");
     Case::new(
         "unary",
@@ -58,7 +63,7 @@ fn unary_of(kind: UnaryKind, input: Input, f: fn(f64) -> f64) -> Case {
 }
 
 fn binary() -> Vec<Case> {
-    let kinds: [(BinaryKind, fn(f64, f64) -> f64); 7] = [
+    let kinds: [(BinaryKind, TwoValues); 7] = [
         (BinaryKind::Add, |a, b| a + b),
         (BinaryKind::Sub, |a, b| a - b),
         (BinaryKind::Mul, |a, b| a * b),
@@ -76,7 +81,7 @@ fn binary() -> Vec<Case> {
         ("middle repeated", [4, 1, 65], |i| i / (9 * 65) * 65 + i % 65),
         ("one value", [1, 1, 1], |_| 0),
     ];
-    let of = |(kind, f): (BinaryKind, fn(f64, f64) -> f64)| {
+    let of = |(kind, f): (BinaryKind, TwoValues)| {
         repeats.map(|(name, shape, at)| {
             Case::new(
                 "binary",

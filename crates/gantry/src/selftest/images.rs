@@ -129,12 +129,12 @@ fn convolution() -> Vec<Case> {
         volume,
         held,
     ]
-    .into_iter()
+    .iter()
     .map(convolution_of)
     .collect()
 }
 
-fn convolution_of(g: Geometry) -> Case {
+fn convolution_of(g: &Geometry) -> Case {
     let sizes = g.size.iter().zip(&g.kernel).zip(&g.window);
     let output: Vec<usize> =
         sizes.map(|((s, k), w)| w.output_size(*s, *k).expect("the case is valid")).collect();

@@ -1,0 +1,133 @@
+//! The CPU as a backend.
+
+use std::sync::Arc;
+
+use device::{
+    Backend, Description, Error, HostExecutor, HostStream, Memory, MemoryInfo, OpCall, Result, Span,
+    StreamBackend, StreamKind,
+};
+use meta::{DType, DeviceId};
+
+use crate::memory::HostPool;
+use crate::{access, ops};
+
+/// The host's processors and memory.
+pub struct CpuBackend {
+    pool: Arc<HostPool>,
+    name: String,
+    total: u64,
+}
+
+impl CpuBackend {
+    /// Looks at the machine.
+    pub fn new() -> CpuBackend {
+        let what = sysinfo::RefreshKind::nothing()
+            .with_cpu(sysinfo::CpuRefreshKind::nothing())
+            .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+        // A system that tells nothing leaves the CPU usable: without a name, with a budget of 0 to raise.
+        let system = sysinfo::System::new_with_specifics(what).ok();
+        let brand = system.as_ref().and_then(|s| s.cpus().first()).map_or("", sysinfo::Cpu::brand).trim();
+        let name = if brand.is_empty() { "CPU".into() } else { brand.to_owned() };
+        let total = system.as_ref().map_or(0, sysinfo::System::total_memory);
+        CpuBackend { pool: Arc::default(), name, total }
+    }
+
+    /// All memory of the host in bytes.
+    pub fn total_memory(&self) -> u64 {
+        self.total
+    }
+
+    /// What does the CPU's work; simulated devices borrow it.
+    pub fn executor(&self) -> Arc<dyn HostExecutor> {
+        Arc::new(CpuExecutor)
+    }
+}
+
+impl Default for CpuBackend {
+    fn default() -> CpuBackend {
+        CpuBackend::new()
+    }
+}
+
+impl Backend for CpuBackend {
+    fn describe(&self) -> Description {
+        Description {
+            id: DeviceId::CPU,
+            name: self.name.clone(),
+            detail: format!("{} threads, {}", rayon::current_num_threads(), ops::instruction_set()),
+            activations: &[DType::F32],
+            simulated: false,
+        }
+    }
+
+    fn memory(&self) -> Result<MemoryInfo> {
+        let what =
+            sysinfo::RefreshKind::nothing().with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+        let system = sysinfo::System::new_with_specifics(what).map_err(|error| Error::Device {
+            device: DeviceId::CPU,
+            action: "asking for free memory".into(),
+            reason: error.to_string(),
+        })?;
+        Ok(MemoryInfo {
+            total: self.total,
+            free: system.available_memory(),
+            cached: self.pool.cached() as u64,
+        })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        match HostPool::allocate(&self.pool, bytes) {
+            Some(block) => Ok(Arc::new(block)),
+            None => Err(Error::OutOfMemory(device::OutOfMemory {
+                device: DeviceId::CPU,
+                wanted: bytes as u64,
+                available: self.memory()?.free,
+                budget: self.total,
+                used: 0,
+                reserved: 0,
+            })),
+        }
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        self.allocate(bytes)
+    }
+
+    fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {
+        Ok(Arc::new(HostStream::new(self.executor(), kind)))
+    }
+
+    fn supports(&self, call: &OpCall) -> Result<(), String> {
+        ops::supports(call)
+    }
+
+    fn trim(&self) -> Result<()> {
+        self.pool.trim();
+        Ok(())
+    }
+
+    fn reaches(&self, other: DeviceId) -> bool {
+        other == DeviceId::CPU
+    }
+}
+
+/// Runs kernels in the caller's thread and rayon's pool.
+struct CpuExecutor;
+
+impl HostExecutor for CpuExecutor {
+    fn run(&self, call: &OpCall) -> Result<()> {
+        ops::run(call)
+    }
+
+    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+        access::copy_bytes(to, from)
+    }
+
+    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
+        access::read_bytes(from, to)
+    }
+
+    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
+        access::write_bytes(to, from)
+    }
+}

@@ -1,0 +1,55 @@
+//! Packing memory that each thread keeps, since fresh pages cost more than packing does.
+
+use std::cell::Cell;
+
+/// A cache line, so that vectors never straddle two.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+thread_local! {
+    static LEFT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static RIGHT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+/// Aligned values, whatever was in them.
+pub(super) struct Scratch {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl Scratch {
+    /// Memory for a shared left side.
+    pub(super) fn take_left(len: usize) -> Scratch {
+        Scratch::grown(LEFT.take(), len)
+    }
+
+    /// Memory for one piece's right side.
+    pub(super) fn take_right(len: usize) -> Scratch {
+        Scratch::grown(RIGHT.take(), len)
+    }
+
+    /// Keeps the memory for this thread's next left side.
+    pub(super) fn give_left(self) {
+        LEFT.set(self.lines);
+    }
+
+    /// Keeps the memory for this thread's next right side.
+    pub(super) fn give_right(self) {
+        RIGHT.set(self.lines);
+    }
+
+    /// The values.
+    pub(super) fn values(&mut self) -> &mut [f32] {
+        // SAFETY: lines are plain values without padding, and there are enough of them.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+
+    fn grown(mut lines: Vec<Line>, len: usize) -> Scratch {
+        let wanted = len.div_ceil(16);
+        if lines.len() < wanted {
+            lines.resize(wanted, Line([0.0; 16]));
+        }
+        Scratch { lines, len }
+    }
+}

@@ -1,0 +1,108 @@
+//! `gantry plan`: where every block of a file would go on this machine, and what a step would cost.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use checkpoint::Checkpoint;
+use device::Device;
+use meta::{DeviceId, DeviceKind, Encoding};
+use placement::{AllocationText, DeviceSpec, PeerLink};
+use residency::{Manifest, Residency};
+use tensor::{Lane, Weight};
+
+use super::{print, print_json};
+use crate::bandwidth;
+use crate::cli::PlanArgs;
+use crate::machine::Machine;
+
+pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
+    let ids: Vec<DeviceId> = machine.registry().iter().map(Device::id).collect();
+    // The text is read first: a slip in it should not wait for measurements.
+    let allocation = AllocationText::parse_for(&text(args), &ids)?;
+    let checkpoint = Checkpoint::open(&args.file)?;
+    let name =
+        args.file.file_name().map_or_else(|| args.file.display().to_string(), |n| n.to_string_lossy().into());
+    let manifest = Manifest::by_names(&checkpoint, &name, args.rows)?;
+    let written = allocation.allocation().compute;
+    let compute = args.compute.or(written).unwrap_or_else(|| first_accelerator(&ids));
+    let rates = rates(machine)?;
+    let rate = rates.iter().find(|(id, _)| *id == compute).map(|(_, rate)| *rate);
+    let rate =
+        rate.with_context(|| format!("there is no device {compute} here; available: {}", list(&ids)))?;
+    let devices = device_specs(machine, &rates, rate)?;
+    let mut request = Residency::plan_request(&manifest, compute, devices, |flops| flops as f64 / rate);
+    request.working_bytes = args.working.0;
+    request.allocation = allocation;
+    let plan = placement::plan(&request)?;
+    if args.output.json {
+        print_json(&plan)?;
+    } else {
+        print(&plan.to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was said, in the allocation language.
+fn text(args: &PlanArgs) -> String {
+    match (&args.alloc, args.virtual_vram_gb) {
+        (Some(text), _) => text.clone(),
+        (None, Some(gigabytes)) => {
+            let compute = args.compute.map_or(String::new(), |id| id.to_string());
+            format!("#{compute};{gigabytes};{}", args.donor)
+        }
+        (None, None) => String::new(),
+    }
+}
+
+fn first_accelerator(ids: &[DeviceId]) -> DeviceId {
+    ids.iter().copied().find(|id| id.kind != DeviceKind::Cpu).unwrap_or(DeviceId::CPU)
+}
+
+fn list(ids: &[DeviceId]) -> String {
+    ids.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Operations per second of every device in a linear layer, measured for a moment.
+fn rates(machine: &Machine) -> Result<Vec<(DeviceId, f64)>> {
+    machine.registry().iter().map(|device| Ok((device.id(), throughput(device)?))).collect()
+}
+
+/// Measures one product of a size that fills a device without taking long on a slow one.
+fn throughput(device: &Device) -> Result<f64> {
+    let (m, k, n) = (512, 1024, 1024);
+    let lane = Lane::preferred(device)?;
+    let x = lane.tensor([m, k], &testkit::random_f32(1, m * k))?;
+    let bytes = testkit::encode(Encoding::BF16, &testkit::random_f32(2, n * k))?;
+    let weight = Weight::upload(device, Encoding::BF16, [n, k], &bytes)?;
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let _y = x.linear(&weight, None)?;
+        lane.stream().synchronize()?;
+        best = best.min(start.elapsed());
+    }
+    Ok(2.0 * (m * k * n) as f64 / best.as_secs_f64())
+}
+
+/// What the planner is told of the machine.
+fn device_specs(machine: &Machine, rates: &[(DeviceId, f64)], compute_rate: f64) -> Result<Vec<DeviceSpec>> {
+    let mut specs = Vec::new();
+    for (device, (id, rate)) in machine.registry().iter().zip(rates) {
+        let link = match id.kind {
+            DeviceKind::Cpu => 1.0,
+            _ => bandwidth::measure(device, machine.cpu())?.pinned_to_device,
+        };
+        let peers = machine.registry().iter().filter(|peer| peer.id() != *id && peer.reaches(*id));
+        let report = device.ledger().report();
+        specs.push(DeviceSpec {
+            id: *id,
+            total_bytes: device.memory()?.total,
+            available_bytes: report.available(),
+            link_bytes_per_s: link,
+            compute_factor: compute_rate / rate,
+            reaches: peers.map(|peer| PeerLink { device: peer.id(), bytes_per_s: link }).collect(),
+        });
+    }
+    Ok(specs)
+}
