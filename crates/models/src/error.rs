@@ -38,6 +38,16 @@ pub enum Error {
         /// The shape it has.
         got: String,
     },
+    /// A file that is something else than what it was given as.
+    #[error("{file} is not {wanted}: it seems to be {seems}")]
+    WrongKind {
+        /// The file.
+        file: String,
+        /// What it was given as.
+        wanted: &'static str,
+        /// What it seems to be.
+        seems: String,
+    },
     /// A text that cannot be tokenised, or a tokenizer that cannot be read.
     #[error("{tokenizer}: {reason}")]
     Tokenizer {

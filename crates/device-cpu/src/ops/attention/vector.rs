@@ -55,6 +55,9 @@ pub(super) unsafe trait Vector: Copy {
 }
 
 /// 2ˣ for `x` up to 0, within one unit in the last place. Below -126 it is exactly 0; NaN stays.
+///
+/// # Safety
+/// The processor must have the instruction set of `V`.
 #[inline(always)]
 pub(super) unsafe fn exp2_nonpositive<V: Vector>(x: V) -> V {
     /// Fitted to 2ʳ - 1 over r, from -½ to ½, the lowest power first; the error is 2e-9.
@@ -328,6 +331,8 @@ mod x86 {
 mod tests {
     use super::*;
 
+    /// # Safety
+    /// The processor must have the instruction set of `V`.
     #[inline(always)]
     unsafe fn exp2_all<V: Vector>(values: &mut [f32]) {
         for values in values.chunks_exact_mut(V::LANES) {

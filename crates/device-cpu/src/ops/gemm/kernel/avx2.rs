@@ -81,6 +81,9 @@ unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
 }
 
 /// Writes or adds the first `columns` values of a vector.
+///
+/// # Safety
+/// `out` must have `columns` values to read and write, at most the width of a vector.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn put(out: *mut f32, sum: __m256, columns: usize, add: bool) {
     // SAFETY: the caller promises `columns` writable values.

@@ -93,6 +93,9 @@ unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
 }
 
 /// Writes or adds the first `columns` values of a vector.
+///
+/// # Safety
+/// `out` must have `columns` values to read and write, at most the width of a vector.
 #[target_feature(enable = "avx512f")]
 unsafe fn put(out: *mut f32, sum: __m512, columns: usize, add: bool) {
     // SAFETY: the caller promises `columns` writable values.
@@ -156,6 +159,9 @@ unsafe fn dots<const L: usize, const R: usize, const HALF: bool>(dots: &Dots) {
 }
 
 /// Sixteen bf16 values, which are the upper halves of f32.
+///
+/// # Safety
+/// `from` must have 16 values to read; it need not be aligned.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn widened(from: *const u16) -> __m512 {

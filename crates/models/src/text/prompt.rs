@@ -1,0 +1,171 @@
+//! The prompt language that ComfyUI's users write: `(text)` weighs 1.1, `(text:1.3)` weighs 1.3,
+//! parentheses nest, `\(` and `\)` stand for themselves, and `embedding:name` names learned vectors.
+
+/// The weight of one pair of parentheses without a number.
+const EMPHASIS: f64 = 1.1;
+/// What names an embedding.
+const EMBEDDING: &str = "embedding:";
+/// Stand-ins for escaped parentheses while groups are found. They cannot be typed.
+const ESCAPED_OPEN: &str = "\0\u{2}";
+const ESCAPED_CLOSE: &str = "\0\u{1}";
+
+/// A part of a prompt with one weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// What it says.
+    pub text: String,
+    /// How much it counts; 1 is plain.
+    pub weight: f64,
+}
+
+/// What a segment is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Words for the tokenizer.
+    Text(String),
+    /// The name of an embedding and what follows it up to the next one.
+    Embedding { name: String, rest: String },
+}
+
+/// The weighted parts of a prompt, in order.
+pub fn segments(prompt: &str) -> Vec<Segment> {
+    let escaped = prompt.replace("\\)", ESCAPED_CLOSE).replace("\\(", ESCAPED_OPEN);
+    let mut found = Vec::new();
+    weigh(&escaped, 1.0, &mut found);
+    for segment in &mut found {
+        segment.text = segment.text.replace(ESCAPED_CLOSE, ")").replace(ESCAPED_OPEN, "(");
+    }
+    found
+}
+
+/// The prompt as one part, whatever its parentheses.
+pub fn unweighted(prompt: &str) -> Vec<Segment> {
+    let text = prompt.replace("\\)", ")").replace("\\(", "(");
+    vec![Segment { text, weight: 1.0 }]
+}
+
+/// Splits text at its outermost groups and weighs each; a number after the last colon of a group
+/// replaces whatever weight the groups around it gave.
+fn weigh(text: &str, weight: f64, found: &mut Vec<Segment>) {
+    for piece in outermost(text) {
+        let inner = piece.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+        let Some(inner) = inner else {
+            found.push(Segment { text: piece, weight });
+            continue;
+        };
+        let number = inner.rfind(':').filter(|&at| at > 0).and_then(|at| {
+            let value = inner[at + 1..].trim().parse::<f64>().ok()?;
+            Some((&inner[..at], value))
+        });
+        match number {
+            Some((inner, value)) => weigh(inner, value, found),
+            None => weigh(inner, weight * EMPHASIS, found),
+        }
+    }
+}
+
+/// The outermost groups, parentheses and all, and what stands between them. A parenthesis too many is
+/// plain text.
+fn outermost(text: &str) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut piece = String::new();
+    let mut depth = 0i64;
+    for c in text.chars() {
+        match c {
+            '(' => {
+                if depth == 0 && !piece.is_empty() {
+                    pieces.push(std::mem::take(&mut piece));
+                }
+                piece.push(c);
+                depth += 1;
+            }
+            ')' => {
+                piece.push(c);
+                depth -= 1;
+                if depth == 0 {
+                    pieces.push(std::mem::take(&mut piece));
+                }
+            }
+            c => piece.push(c),
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(piece);
+    }
+    pieces
+}
+
+/// A segment's words and the embeddings that it names. An embedding begins the segment or follows a space
+/// or a line break; its name ends at white space.
+pub(crate) fn parts(text: &str) -> Vec<Part> {
+    let mut starts: Vec<usize> = text
+        .match_indices(EMBEDDING)
+        .map(|(at, _)| at)
+        .filter(|&at| at == 0 || text[..at].ends_with([' ', '\n']))
+        .collect();
+    let first = starts.first().copied().unwrap_or(text.len());
+    let mut parts = Vec::new();
+    if first > 0 {
+        // The space in front of an embedding parts it from the words and says nothing itself.
+        let words = if first < text.len() { &text[..first - 1] } else { text };
+        if !words.is_empty() {
+            parts.push(Part::Text(words.to_owned()));
+        }
+    }
+    starts.push(text.len() + 1);
+    for pair in starts.windows(2) {
+        let words = &text[pair[0] + EMBEDDING.len()..pair[1] - 1];
+        let mut words = words.split_whitespace();
+        let name = words.next().unwrap_or_default().to_owned();
+        parts.push(Part::Embedding { name, rest: words.collect::<Vec<_>>().join(" ") });
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(prompt: &str) -> Vec<(String, f64)> {
+        segments(prompt).into_iter().map(|s| (s.text, (s.weight * 1e6).round() / 1e6)).collect()
+    }
+
+    #[test]
+    fn weights_nest_and_numbers_replace() {
+        for (prompt, expected) in [
+            ("a (b) c", vec![("a ", 1.0), ("b", 1.1), (" c", 1.0)]),
+            ("((a))", vec![("a", 1.21)]),
+            ("(a (b:1.5) c)", vec![("a ", 1.1), ("b", 1.5), (" c", 1.1)]),
+            ("((a:1.2) b:0.5)", vec![("a", 1.2), (" b", 0.5)]),
+            ("((a) b:0.5)", vec![("a", 0.55), (" b", 0.5)]),
+            ("(a: 1.3 )", vec![("a", 1.3)]),
+            ("(a:b)", vec![("a:b", 1.1)]),
+            ("(:2)", vec![(":2", 1.1)]),
+            ("()", vec![]),
+            ("(a:1.2", vec![("(a:1.2", 1.0)]),
+            ("a:1.2)", vec![("a:1.2)", 1.0)]),
+            ("\\(a\\) (b \\(c\\):2)", vec![("(a) ", 1.0), ("b (c)", 2.0)]),
+            ("", vec![]),
+        ] {
+            let expected: Vec<_> = expected.into_iter().map(|(t, w)| (t.to_owned(), w)).collect();
+            assert_eq!(weights(prompt), expected, "{prompt}");
+        }
+        assert_eq!(unweighted("(a:2) \\(b"), vec![Segment { text: "(a:2) (b".into(), weight: 1.0 }]);
+    }
+
+    #[test]
+    fn embeddings_are_parted_from_words() {
+        let embedding = |name: &str, rest: &str| Part::Embedding { name: name.into(), rest: rest.into() };
+        let text = |text: &str| Part::Text(text.into());
+        assert_eq!(parts("a cat"), [text("a cat")]);
+        assert_eq!(parts("embedding:x"), [embedding("x", "")]);
+        assert_eq!(parts("a embedding:x, b  c"), [text("a"), embedding("x,", "b c")]);
+        assert_eq!(
+            parts("embedding:x embedding:y\nembedding:z w"),
+            [embedding("x", ""), embedding("y", ""), embedding("z", "w")]
+        );
+        assert_eq!(parts("noembedding:x"), [text("noembedding:x")]);
+        assert_eq!(parts(" embedding:"), [embedding("", "")]);
+        assert_eq!(parts(""), []);
+    }
+}
