@@ -2,6 +2,7 @@
 //! function and one line in `COMMANDS`.
 #![forbid(unsafe_code)]
 
+mod conformance;
 mod findings;
 mod scan;
 mod tidy;
@@ -21,11 +22,18 @@ struct Command {
     run: fn(&[String]) -> Result<ExitCode>,
 }
 
-const COMMANDS: &[Command] = &[Command {
-    name: "tidy",
-    about: "check crate edges, unsafe code, file openings, names, sizes and the documents",
-    run: tidy::run,
-}];
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "tidy",
+        about: "check crate edges, unsafe code, file openings, names, sizes and the documents",
+        run: tidy::run,
+    },
+    Command {
+        name: "conformance",
+        about: "write docs/CONFORMANCE.md from the self-tests in docs/results; --check compares",
+        run: conformance::run,
+    },
+];
 
 /// The exit code for a command line that names no command we have, or names it wrongly.
 const USAGE_ERROR: u8 = 2;

@@ -14,7 +14,7 @@ use meta::{ByteSize, DeviceId, DeviceKind, Encoding, Shape};
 use placement::{AllocationText, DeviceSpec, Plan};
 use residency::{Cancel, FreeRequest, LoadOptions, Manifest, Residency, Session};
 use serde::Serialize;
-use tensor::Activation;
+use tensor::{Activation, Tensor};
 use testkit::{SafetensorsWriter, ScratchDir, encode, random_normal};
 
 use crate::bandwidth;
@@ -97,7 +97,7 @@ fn on_device(machine: &Machine, device: &Device) -> Result<Report> {
 /// A metered device, where computing a block takes three quarters of the time of copying it.
 fn simulated() -> Result<Report> {
     let model = Model::write(20, 512, 2048, 16)?;
-    let link = 0.8e9;
+    let link = 0.4e9;
     let rate = model.block_flops() as f64 / (0.75 * model.block_bytes() / link);
     let devices = machine_of(SimSpec { memory: 1 << 30, link_bytes_per_s: link, flops_per_s: Some(rate) });
     let device = devices.get(DeviceId::sim(0))?;
@@ -145,16 +145,22 @@ impl Model {
         (4 * self.rows * self.width * self.inner) as u64
     }
 
-    /// One step.
-    fn step(&self, session: &Session, x: &[f32]) -> Result<Vec<f32>> {
-        let mut x = session.lane()?.tensor([self.rows, self.width], x)?;
+    /// The input, where the first block computes.
+    fn input(&self, session: &Session) -> Result<Tensor> {
+        let values = random_normal(5, self.rows * self.width);
+        Ok(session.lane()?.tensor([self.rows, self.width], &values)?)
+    }
+
+    /// One step, queued.
+    fn step(&self, session: &Session, x: &Tensor) -> Result<Tensor> {
+        let mut x = x.clone();
         for i in 0..self.blocks {
             let block = session.lease(i)?;
             x = block.bring(&x)?;
             let inner = block.linear_then(&format!("blocks.{i}.up"), &x, Some(Activation::Silu))?;
             x = x.add(&block.linear(&format!("blocks.{i}.down"), &inner)?)?;
         }
-        Ok(x.to_vec()?)
+        Ok(x)
     }
 }
 
@@ -216,12 +222,13 @@ impl Streaming<'_> {
         let plan = plan(&manifest, self.devices, self.compute, (self.link, rate), text)?;
         let id = residency.load(manifest, plan.clone(), LoadOptions::default())?;
         let session = residency.open(id, &Cancel::default())?;
-        let x = random_normal(5, self.model.rows * self.model.width);
-        let output = self.model.step(&session, &x)?;
+        let x = self.model.input(&session)?;
+        let output = self.model.step(&session, &x)?.to_vec()?;
         let mut times = Vec::new();
         for _ in 0..STEPS {
             let start = Instant::now();
             self.model.step(&session, &x)?;
+            session.lane()?.stream().synchronize()?;
             times.push(start.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);
@@ -256,7 +263,6 @@ fn memory() -> Result<MemoryRow> {
     let model = Model::write(16, 2048, 8192, 1)?;
     let spec = SimSpec { memory: 4 << 30, link_bytes_per_s: 50e9, flops_per_s: None };
     let residency = Residency::new(machine_of(spec));
-    let x = random_normal(5, model.rows * model.width);
     let fresh = resident_bytes()?;
     let (mut first, mut last, mut loaded, mut bytes) = (0, 0, 0, 0);
     for cycle in 0..CYCLES {
@@ -264,7 +270,9 @@ fn memory() -> Result<MemoryRow> {
         bytes = manifest.bytes();
         let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), (50e9, 1e11), "sim:0,50%;cpu,50%")?;
         let id = residency.load(manifest, plan, LoadOptions::default())?;
-        model.step(&residency.open(id, &Cancel::default())?, &x)?;
+        let session = residency.open(id, &Cancel::default())?;
+        model.step(&session, &model.input(&session)?)?.to_vec()?;
+        drop(session);
         loaded = loaded.max(resident_bytes()?);
         residency.free(FreeRequest { free_memory: true, ..FreeRequest::default() }, &mut || ())?;
         last = resident_bytes()?;
