@@ -21,14 +21,41 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gantry: {error:#}");
+            eprintln!("{}", told(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, each once. One that points at a character keeps its lines to itself, so that
+/// the mark stands under what it means.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    if text.contains('\n') { format!("gantry:\n{text}") } else { format!("gantry: {text}") }
 }
 
 /// Whether the reader of our output went away, as `gantry inspect … | head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once_and_marks_keep_their_place() {
+        let cause = std::io::Error::other("no such file");
+        let error = anyhow::Error::new(cause).context("a.gguf: cannot open: no such file");
+        assert_eq!(told(&error), "gantry: a.gguf: cannot open: no such file");
+        let error = anyhow::anyhow!("disk full").context("writing b");
+        assert_eq!(told(&error), "gantry: writing b: disk full");
+        assert_eq!(told(&anyhow::anyhow!("cpu,x\n    ^ what")), "gantry:\ncpu,x\n    ^ what");
+    }
 }

@@ -152,16 +152,25 @@ fn blocks(entries: &[Entry]) -> Vec<BlockGroup> {
     groups.into_iter().map(group).chain(rest).collect()
 }
 
+/// A large number in words.
+fn counted(number: u64) -> String {
+    match number {
+        0..1_000_000 => number.to_string(),
+        1_000_000..1_000_000_000 => format!("{:.1} million", number as f64 / 1e6),
+        _ => format!("{:.2} billion", number as f64 / 1e9),
+    }
+}
+
 impl Inspection {
     fn to_text(&self) -> String {
         let part = self.part.as_ref().map_or(String::new(), |part| format!(", {part}"));
         let files = if self.files == 1 { String::new() } else { format!(" in {} files", self.files) };
         let mut text = format!(
-            "{}: {}{part}{files}\n{} tensors, {:.2} billion parameters, {}\n\n",
+            "{}: {}{part}{files}\n{} tensors, {} parameters, {}\n\n",
             self.file,
             self.format,
             self.tensors,
-            self.parameters as f64 / 1e9,
+            counted(self.parameters),
             ByteSize(self.bytes),
         );
         let mut table = Table::new(&["encoding", "tensors", "parameters", "size"]);

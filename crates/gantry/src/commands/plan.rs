@@ -38,7 +38,7 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     if args.output.json {
         print_json(&plan)?;
     } else {
-        print(&plan.to_string())?;
+        print(&format!("{plan}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -68,9 +68,13 @@ fn rates(machine: &Machine) -> Result<Vec<(DeviceId, f64)>> {
     machine.registry().iter().map(|device| Ok((device.id(), throughput(device)?))).collect()
 }
 
-/// Measures one product of a size that fills a device without taking long on a slow one.
+/// Measures one product of a size that fills a device without taking long on a slow one, or a smaller one
+/// where there is little room.
 fn throughput(device: &Device) -> Result<f64> {
-    let (m, k, n) = (512, 1024, 1024);
+    let bytes = |size: &usize| (12 * size * size) as u64;
+    let room = device.ledger().report().available() / 2;
+    let size = [1024, 512, 128, 32].into_iter().find(|size| bytes(size) <= room).unwrap_or(16);
+    let (m, k, n) = (size / 2, size, size);
     let lane = Lane::preferred(device)?;
     let x = lane.tensor([m, k], &testkit::random_f32(1, m * k))?;
     let bytes = testkit::encode(Encoding::BF16, &testkit::random_f32(2, n * k))?;
