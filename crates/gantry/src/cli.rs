@@ -1,6 +1,7 @@
 //! The command line as it is written.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use device::SimSpec;
@@ -35,6 +36,12 @@ pub(crate) struct MachineArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Draw a picture with a FLUX model, without a workflow
+    #[command(after_help = "Examples:\n  \
+        gantry draw 'a red fox in snow' --model flux1-schnell.safetensors --clip-l clip_l.safetensors \\\n      \
+        --t5 t5xxl_fp16.safetensors --vae ae.safetensors --steps 4 -o fox.png\n  \
+        echo 'a lighthouse' | gantry draw --model flux-all-in-one.safetensors > lighthouse.png")]
+    Draw(DrawArgs),
     /// Show the devices of this machine, their memory and measured bandwidths
     #[command(after_help = "Examples:\n  gantry devices\n  gantry devices --sim-device 8gb@12gbps --json")]
     Devices(Output),
@@ -65,6 +72,75 @@ pub(crate) struct Output {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `draw`.
+#[derive(Args, Debug)]
+pub(crate) struct DrawArgs {
+    /// What to draw; read from a pipe if it is not given
+    pub(crate) prompt: Option<String>,
+    /// The diffusion model, or a checkpoint that has all parts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// The CLIP-L text encoder, if the model's file does not have it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) clip_l: Option<PathBuf>,
+    /// The T5 text encoder, if the model's file does not have it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) t5: Option<PathBuf>,
+    /// The autoencoder, if the model's file does not have it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) vae: Option<PathBuf>,
+    /// A LoRA and its strength (repeatable)
+    #[arg(long, value_name = "FILE:STRENGTH")]
+    pub(crate) lora: Vec<String>,
+    /// Width and height in pixels
+    #[arg(long, value_name = "WxH", default_value = "1024x1024")]
+    pub(crate) size: PictureSize,
+    /// Steps
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) steps: usize,
+    /// The seed of the noise
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// The guidance of FLUX dev
+    #[arg(long, value_name = "G", default_value_t = 3.5)]
+    pub(crate) guidance: f32,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    /// Where to write the PNG; a pipe if it is not given
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Where a model computes and where its bytes go.
+#[derive(Args, Debug)]
+pub(crate) struct PlaceArgs {
+    /// Where to compute
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) compute: Option<DeviceId>,
+    /// Where the diffusion model's bytes go, such as 'cuda:0,8gb;cpu,*'; automatic if nothing is said
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) alloc: String,
+}
+
+/// A picture's size: `1024x768`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PictureSize {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+impl FromStr for PictureSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PictureSize, String> {
+        let error = || format!("'{text}' is not a size: write width and height, such as 1024x768");
+        let (width, height) = text.split_once(['x', 'X']).ok_or_else(error)?;
+        let side =
+            |text: &str| text.trim().parse().ok().filter(|side| (1..=16384).contains(side)).ok_or_else(error);
+        Ok(PictureSize { width: side(width)?, height: side(height)? })
+    }
 }
 
 /// Arguments of `inspect`.
@@ -158,6 +234,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!("640x480".parse(), Ok(PictureSize { width: 640, height: 480 }));
+        for text in ["", "640", "0x8", "axb", "99999x8", "8x8x8"] {
+            assert!(text.parse::<PictureSize>().is_err(), "{text}");
+        }
     }
 
     #[test]

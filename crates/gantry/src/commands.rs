@@ -1,6 +1,7 @@
 //! The commands.
 
 mod devices;
+mod draw;
 mod inspect;
 mod plan;
 
@@ -17,6 +18,7 @@ use crate::{bench, selftest};
 /// Runs the command that was asked for.
 pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
+        Command::Draw(args) => draw::run(&Machine::open(&cli.machine)?, args),
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
         Command::Inspect(args) => inspect::run(args),
         Command::Plan(args) => plan::run(&Machine::open(&cli.machine)?, args),

@@ -6,6 +6,7 @@ mod bandwidth;
 mod bench;
 mod cli;
 mod commands;
+mod drawing;
 mod environment;
 mod machine;
 mod selftest;

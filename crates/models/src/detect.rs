@@ -35,7 +35,7 @@ pub struct Part {
     pub layout: Layout,
     /// What stands in front of its tensors' names.
     pub prefix: String,
-    /// How most of its bytes are stored.
+    /// How most of it is stored.
     pub precision: Precision,
     /// Its stored bytes.
     pub bytes: u64,
@@ -114,7 +114,7 @@ pub enum Layout {
 /// How most of a part is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Precision {
-    /// The encoding of most of its bytes.
+    /// The encoding of most of its values.
     pub encoding: Encoding,
     /// Whether weights have scales beside them.
     pub scaled: bool,
@@ -244,14 +244,15 @@ pub(crate) fn file_name(checkpoint: &Checkpoint) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// How most of the bytes under a prefix are stored, and how many there are.
+/// How most of the values under a prefix are stored, and how many bytes there are.
 fn precision(checkpoint: &Checkpoint, prefix: &str) -> (Precision, u64) {
     let entries = || checkpoint.entries().iter().filter(|entry| entry.name().starts_with(prefix));
+    // Packed formats have fewer bytes than what they stand beside, so values are counted instead.
     let mut by_encoding: HashMap<Encoding, u64> = HashMap::new();
     for entry in entries() {
-        *by_encoding.entry(entry.encoding()).or_default() += entry.len();
+        *by_encoding.entry(entry.encoding()).or_default() += entry.shape().count() as u64;
     }
-    let most = by_encoding.iter().max_by_key(|(encoding, bytes)| (**bytes, **encoding));
+    let most = by_encoding.iter().max_by_key(|(encoding, values)| (**values, **encoding));
     let encoding = most.map_or(Encoding::F32, |(encoding, _)| *encoding);
     let scaled = entries().any(|entry| checkpoint.scale_of(entry).is_some());
     (Precision { encoding, scaled }, entries().map(Entry::len).sum())

@@ -1,1 +1,3 @@
 //! Diffusion models.
+
+pub mod flux;

@@ -67,3 +67,14 @@ pub enum Error {
         got: String,
     },
 }
+
+impl Error {
+    /// Whether a device had too little memory, so that doing less at a time may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Error::Device(device::Error::OutOfMemory(_))
+                | Error::Residency(residency::Error::Device(device::Error::OutOfMemory(_)))
+        )
+    }
+}

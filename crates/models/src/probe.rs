@@ -5,10 +5,13 @@ use std::fmt;
 
 use tensor::Tensor;
 
+/// What is called with the name and the result of a module.
+type See<'a> = dyn FnMut(&str, &Tensor) + 'a;
+
 /// Is shown the results of modules while a model computes, or nothing.
 #[derive(Default)]
 pub struct Probe<'a> {
-    see: Option<&'a mut dyn FnMut(&str, &Tensor)>,
+    see: Option<&'a mut See<'a>>,
 }
 
 impl<'a> Probe<'a> {
@@ -18,7 +21,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Calls `see` with the name and the result of each module.
-    pub fn new(see: &'a mut dyn FnMut(&str, &Tensor)) -> Probe<'a> {
+    pub fn new(see: &'a mut See<'a>) -> Probe<'a> {
         Probe { see: Some(see) }
     }
 

@@ -1,1 +1,6 @@
 //! Autoencoders.
+
+pub mod kl;
+mod tiles;
+
+pub use tiles::Tiling;

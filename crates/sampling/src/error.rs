@@ -45,16 +45,50 @@ pub enum Error {
         /// The values that it takes.
         expected: &'static str,
     },
+    /// A noise level that is no level.
+    #[error("noise level {index} is {sigma}: levels must be finite and not negative")]
+    BadSigma {
+        /// Its place in the list.
+        index: usize,
+        /// The value.
+        sigma: f32,
+    },
+    /// A latent with another number of channels than the model's.
+    #[error(
+        "the latent has shape {shape:?}, but {format} latents have {channels} channels on the second axis"
+    )]
+    Channels {
+        /// The latent format.
+        format: &'static str,
+        /// Its channels.
+        channels: usize,
+        /// The shape found.
+        shape: Vec<usize>,
+    },
     /// A sampler that divides by its last noise levels got zero for them.
-    #[error("{sampler}: the noise levels must start and end above zero (a final zero is left out), got {sigmas:?}")]
+    #[error(
+        "{sampler}: the noise levels must start and end above zero (a final zero is left out), got {sigmas:?}"
+    )]
     ZeroSigma {
         /// The sampler.
         sampler: &'static str,
         /// The levels.
         sigmas: Vec<f32>,
     },
+    /// A sampler's equations have no finite solution.
+    #[error(
+        "{sampler}: step {step} has no finite solution: the noise levels repeat, or the model's predictions are not finite"
+    )]
+    Diverged {
+        /// The sampler.
+        sampler: &'static str,
+        /// The step, from zero.
+        step: usize,
+    },
     /// The model gave no prediction for the negative conditioning that guidance needs.
-    #[error("guidance needs a prediction for the negative conditioning at noise level {sigma}, but the model gave none")]
+    #[error(
+        "guidance needs a prediction for the negative conditioning at noise level {sigma}, but the model gave none"
+    )]
     NoNegative {
         /// The noise level of the call.
         sigma: f32,

@@ -49,9 +49,15 @@ impl Neighbours<'_> {
 
 /// The rules, tried in this order; a prefix has one part of each role at most.
 const RULES: &[Rule] = &[
+    native(Role::Diffusion, "txt_in.individual_token_refiner.blocks.0.norm1.weight", |_| {
+        named("HunyuanVideo")
+    }),
     native(Role::Diffusion, "double_blocks.0.img_attn.norm.key_norm.scale", flux),
     native(Role::Diffusion, "double_blocks.0.img_attn.qkv.weight", flux),
     native(Role::Diffusion, "double_blocks.0.img_attn.norm.key_norm.weight", flux),
+    native(Role::Diffusion, "txt_norm.weight", |found| {
+        found.has("transformer_blocks.0.attn.norm_added_k.weight").then_some(Family::Named("Qwen-Image"))
+    }),
     Rule {
         layout: Layout::Diffusers,
         ..native(Role::Diffusion, "transformer_blocks.0.attn.norm_added_k.weight", joint_transformer)
@@ -146,9 +152,6 @@ fn flux(found: &Neighbours<'_>) -> Option<Family> {
     if found.has("double_stream_modulation_img.lin.weight") {
         return named("FLUX.2");
     }
-    if found.has("img_in.proj.weight") {
-        return named("HunyuanVideo");
-    }
     // A latent has 16 channels in patches of 2 x 2; further columns are images beside it.
     let columns = found.dims("img_in.weight").and_then(|dims| dims.get(1)).copied();
     Some(Family::Flux(match columns {
@@ -170,7 +173,7 @@ fn joint_transformer(found: &Neighbours<'_>) -> Option<Family> {
             _ => FluxVariant::Schnell,
         }));
     }
-    if found.has("txt_norm.weight") { named("Qwen-Image") } else { named("SD3") }
+    named("SD3")
 }
 
 fn unet(found: &Neighbours<'_>) -> Option<Family> {

@@ -13,8 +13,8 @@ use crate::{Error, Result};
 /// The mark of a symbol that ends a word.
 const END_OF_WORD: &str = "</w>";
 /// Texts that are one token wherever they stand.
-const START: (&str, u32) = ("<|startoftext|>", 49406);
-const END: (&str, u32) = ("<|endoftext|>", 49407);
+const START: &str = "<|startoftext|>";
+const END: &str = "<|endoftext|>";
 /// Endings that are words of their own.
 const CONTRACTIONS: [&str; 7] = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"];
 /// Tokens of a chunk.
@@ -23,41 +23,47 @@ const CHUNK: usize = 77;
 /// The tokenizer of CLIP text encoders.
 #[derive(Clone, Debug)]
 pub struct ClipTokenizer {
-    symbols: HashMap<u8, u32>,
+    /// The ids of each byte inside a word and at its end.
+    symbols: HashMap<u8, (u32, u32)>,
     merges: Merges,
+    /// Texts that are one token wherever they stand: start and end.
+    special: [(&'static str, u32); 2],
     frame: Frame,
 }
 
 impl ClipTokenizer {
     /// The tokenizer that comes with the program, for CLIP-L: chunks are filled with the end token.
     pub fn embedded() -> Result<ClipTokenizer> {
-        ClipTokenizer::from_merges(&embedded::clip_merges()?)
+        let merges = embedded::clip_merges()?;
+        let pairs: Vec<(&str, &str)> = merges.lines().filter_map(|line| line.split_once(' ')).collect();
+        ClipTokenizer::from_vocabulary("CLIP", &standard_names(&pairs), &pairs)
     }
 
-    /// A tokenizer with these learned pairs, one `left right` per line.
-    pub fn from_merges(merges: &str) -> Result<ClipTokenizer> {
-        let alphabet = byte_alphabet();
-        let mut names: HashMap<String, u32> = HashMap::new();
-        for (id, (_, character)) in alphabet.iter().enumerate() {
-            names.insert(character.to_string(), id as u32);
-            names.insert(format!("{character}{END_OF_WORD}"), (alphabet.len() + id) as u32);
+    /// A tokenizer with these ids of symbols and these learned pairs, the first learned first.
+    pub(crate) fn from_vocabulary(
+        name: &str,
+        ids: &HashMap<String, u32>,
+        pairs: &[(&str, &str)],
+    ) -> Result<ClipTokenizer> {
+        let id = |symbol: &str| {
+            ids.get(symbol).copied().ok_or_else(|| Error::Tokenizer {
+                tokenizer: name.into(),
+                reason: format!("its vocabulary has no symbol '{symbol}'"),
+            })
+        };
+        let mut merges = Merges::default();
+        for (left, right) in pairs {
+            merges.push(id(left)?, id(right)?, id(&format!("{left}{right}"))?);
         }
-        let mut learned = Merges::default();
-        for line in merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version")) {
-            let fault = |reason: &str| Error::Tokenizer {
-                tokenizer: "CLIP".into(),
-                reason: format!("{reason} in the learned pair '{line}'"),
-            };
-            let (left, right) = line.split_once(' ').ok_or_else(|| fault("no space"))?;
-            let joined = names.len() as u32;
-            let id = |name: &str| names.get(name).copied().ok_or_else(|| fault("an unknown symbol"));
-            learned.push(id(left)?, id(right)?, joined);
-            names.insert(format!("{left}{right}"), joined);
+        let mut symbols = HashMap::new();
+        for (byte, character) in byte_alphabet() {
+            let ending = format!("{character}{END_OF_WORD}");
+            symbols.insert(byte, (id(&character.to_string())?, id(&ending)?));
         }
-        let symbols = alphabet.iter().enumerate().map(|(id, (byte, _))| (*byte, id as u32)).collect();
+        let (start, end) = (id(START)?, id(END)?);
         let frame =
-            Frame { start: Some(START.1), end: END.1, pad: END.1, max_len: Some(CHUNK), min_len: CHUNK };
-        Ok(ClipTokenizer { symbols, merges: learned, frame })
+            Frame { start: Some(start), end: Some(end), pad: end, max_len: Some(CHUNK), min_len: CHUNK };
+        Ok(ClipTokenizer { symbols, merges, special: [(START, start), (END, end)], frame })
     }
 
     /// The same tokenizer for CLIP-G, whose chunks are filled with zeros.
@@ -75,7 +81,7 @@ impl ClipTokenizer {
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::new();
         let mut rest = text;
-        while let Some((at, (name, id))) = first_special(rest) {
+        while let Some((at, (name, id))) = self.first_special(rest) {
             self.encode_plain(&rest[..at], &mut ids);
             ids.push(id);
             rest = &rest[at + name.len()..];
@@ -84,13 +90,17 @@ impl ClipTokenizer {
         ids
     }
 
+    /// The first text in `text` that is one token.
+    fn first_special(&self, text: &str) -> Option<(usize, (&'static str, u32))> {
+        self.special.into_iter().filter_map(|special| Some((text.find(special.0)?, special))).min()
+    }
+
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
         let text = clean(text);
         let mut rest = text.as_str();
         while !rest.is_empty() {
-            let len = word_len(rest);
-            let (word, after) = rest.split_at(len);
-            match [START, END].iter().find(|(name, _)| *name == word) {
+            let (word, after) = rest.split_at(word_len(rest));
+            match self.special.iter().find(|(name, _)| *name == word) {
                 Some((_, id)) => ids.push(*id),
                 None if word != " " => ids.extend(self.encode_word(word)),
                 None => {}
@@ -100,19 +110,26 @@ impl ClipTokenizer {
     }
 
     fn encode_word(&self, word: &str) -> Vec<u32> {
-        // Every byte has a symbol; the map was made from all of them.
-        let mut symbols: Vec<u32> = word.bytes().filter_map(|b| self.symbols.get(&b).copied()).collect();
-        if let Some(last) = symbols.last_mut() {
-            *last += self.symbols.len() as u32;
-        }
+        let last = word.len().saturating_sub(1);
+        let symbol = |(i, byte): (usize, u8)| {
+            // Every byte has a symbol; the map was made from all of them.
+            self.symbols.get(&byte).map(|(inside, ending)| if i == last { *ending } else { *inside })
+        };
+        let mut symbols: Vec<u32> = word.bytes().enumerate().filter_map(symbol).collect();
         self.merges.apply(&mut symbols);
         symbols
     }
 }
 
-/// The first text in `text` that is one token.
-fn first_special(text: &str) -> Option<(usize, (&'static str, u32))> {
-    [START, END].into_iter().filter_map(|special| Some((text.find(special.0)?, special))).min()
+/// The ids that a vocabulary of these pairs has: bytes, bytes at the end of a word, pairs in the order of
+/// learning, start and end.
+fn standard_names(pairs: &[(&str, &str)]) -> HashMap<String, u32> {
+    let alphabet = byte_alphabet();
+    let inside = alphabet.iter().map(|(_, c)| c.to_string());
+    let ending = alphabet.iter().map(|(_, c)| format!("{c}{END_OF_WORD}"));
+    let joined = pairs.iter().map(|(left, right)| format!("{left}{right}"));
+    let special = [START.to_owned(), END.to_owned()];
+    inside.chain(ending).chain(joined).chain(special).zip(0..).collect()
 }
 
 /// Text without control characters, each ideograph a word, composed, in lower case, with single spaces.
@@ -136,7 +153,7 @@ fn clean(text: &str) -> String {
 /// Bytes of the first word of a cleaned text: a special text, a contraction, letters, one digit, or anything
 /// else but spaces; or one space.
 fn word_len(text: &str) -> usize {
-    let whole = [START.0, END.0].into_iter().chain(CONTRACTIONS).find(|word| text.starts_with(word));
+    let whole = [START, END].into_iter().chain(CONTRACTIONS).find(|word| text.starts_with(word));
     if let Some(word) = whole {
         return word.len();
     }
@@ -192,13 +209,20 @@ mod tests {
         assert_eq!(words("It's  42 CATS!'s"), ["it", "'s", "4", "2", "cats", "!'", "s"]);
         assert_eq!(words("日本a\u{200b}b"), ["日", "本", "ab"]);
         assert_eq!(words("e\u{301}"), ["é"]);
-        assert_eq!(words("<|ENDOFTEXT|>"), [END.0]);
+        assert_eq!(words("<|ENDOFTEXT|>"), [END]);
+    }
+
+    #[test]
+    fn ids_begin_and_end_where_they_should() {
+        let tokenizer = ClipTokenizer::embedded().unwrap();
+        assert_eq!(tokenizer.special, [(START, 49406), (END, 49407)]);
+        assert_eq!(tokenizer.symbols[&b'!'], (0, 256));
     }
 
     #[test]
     fn a_broken_table_is_named() {
-        let error = ClipTokenizer::from_merges("a b\nab zz").unwrap_err().to_string();
-        assert!(error.contains("unknown symbol") && error.contains("ab zz"), "{error}");
-        assert!(ClipTokenizer::from_merges("ab").is_err());
+        let pairs = [("a", "b"), ("ab", "zz")];
+        let error = ClipTokenizer::from_vocabulary("x.json", &standard_names(&pairs), &pairs).unwrap_err();
+        assert_eq!(error.to_string(), "x.json: its vocabulary has no symbol 'zz'");
     }
 }

@@ -19,12 +19,23 @@ pub struct Segment {
 }
 
 /// What a segment is made of.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Part<'a> {
     /// Words for the tokenizer.
-    Text(String),
-    /// The name of an embedding and what follows it up to the next one.
-    Embedding { name: String, rest: String },
+    Text(&'a str),
+    /// An embedding.
+    Embedding(EmbeddingText<'a>),
+}
+
+/// The text from one embedding to the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct EmbeddingText<'a> {
+    /// All of it.
+    pub(crate) whole: &'a str,
+    /// The name of the embedding.
+    pub(crate) name: &'a str,
+    /// What follows the name.
+    pub(crate) rest: &'a str,
 }
 
 /// The weighted parts of a prompt, in order.
@@ -96,28 +107,22 @@ fn outermost(text: &str) -> Vec<String> {
 }
 
 /// A segment's words and the embeddings that it names. An embedding begins the segment or follows a space
-/// or a line break; its name ends at white space.
-pub(crate) fn parts(text: &str) -> Vec<Part> {
-    let mut starts: Vec<usize> = text
-        .match_indices(EMBEDDING)
-        .map(|(at, _)| at)
-        .filter(|&at| at == 0 || text[..at].ends_with([' ', '\n']))
-        .collect();
-    let first = starts.first().copied().unwrap_or(text.len());
-    let mut parts = Vec::new();
-    if first > 0 {
-        // The space in front of an embedding parts it from the words and says nothing itself.
-        let words = if first < text.len() { &text[..first - 1] } else { text };
-        if !words.is_empty() {
-            parts.push(Part::Text(words.to_owned()));
-        }
+/// or a line break, which parts it from the words and says nothing itself; its name ends at white space.
+pub(crate) fn parts(text: &str) -> Vec<Part<'_>> {
+    let begins = |at: &usize| *at == 0 || text[..*at].ends_with([' ', '\n']);
+    let starts: Vec<usize> = text.match_indices(EMBEDDING).map(|(at, _)| at).filter(begins).collect();
+    let first = starts.first().copied().unwrap_or(text.len() + 1);
+    let mut parts: Vec<Part<'_>> = Vec::new();
+    let words = &text[..first.saturating_sub(1)];
+    if !words.is_empty() {
+        parts.push(Part::Text(words));
     }
-    starts.push(text.len() + 1);
-    for pair in starts.windows(2) {
-        let words = &text[pair[0] + EMBEDDING.len()..pair[1] - 1];
-        let mut words = words.split_whitespace();
-        let name = words.next().unwrap_or_default().to_owned();
-        parts.push(Part::Embedding { name, rest: words.collect::<Vec<_>>().join(" ") });
+    for (i, start) in starts.iter().enumerate() {
+        let end = starts.get(i + 1).map_or(text.len(), |next| next - 1);
+        let whole = &text[*start..end];
+        let after = &whole[EMBEDDING.len()..];
+        let (name, rest) = after.split_once(char::is_whitespace).unwrap_or((after, ""));
+        parts.push(Part::Embedding(EmbeddingText { whole, name, rest: rest.trim() }));
     }
     parts
 }
@@ -155,17 +160,23 @@ mod tests {
 
     #[test]
     fn embeddings_are_parted_from_words() {
-        let embedding = |name: &str, rest: &str| Part::Embedding { name: name.into(), rest: rest.into() };
-        let text = |text: &str| Part::Text(text.into());
-        assert_eq!(parts("a cat"), [text("a cat")]);
-        assert_eq!(parts("embedding:x"), [embedding("x", "")]);
-        assert_eq!(parts("a embedding:x, b  c"), [text("a"), embedding("x,", "b c")]);
+        let embedding = |whole, name, rest| Part::Embedding(EmbeddingText { whole, name, rest });
+        assert_eq!(parts("a cat"), [Part::Text("a cat")]);
+        assert_eq!(parts("embedding:x"), [embedding("embedding:x", "x", "")]);
+        assert_eq!(
+            parts("a embedding:x, b c"),
+            [Part::Text("a"), embedding("embedding:x, b c", "x,", "b c")]
+        );
         assert_eq!(
             parts("embedding:x embedding:y\nembedding:z w"),
-            [embedding("x", ""), embedding("y", ""), embedding("z", "w")]
+            [
+                embedding("embedding:x", "x", ""),
+                embedding("embedding:y", "y", ""),
+                embedding("embedding:z w", "z", "w")
+            ]
         );
-        assert_eq!(parts("noembedding:x"), [text("noembedding:x")]);
-        assert_eq!(parts(" embedding:"), [embedding("", "")]);
+        assert_eq!(parts("noembedding:x"), [Part::Text("noembedding:x")]);
+        assert_eq!(parts(" embedding:"), [embedding("embedding:", "", "")]);
         assert_eq!(parts(""), []);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::prompt::{self, Part, Segment};
+use super::prompt::{self, EmbeddingText, Part, Segment};
 
 /// Groups of at least so many tokens may be cut between two chunks; shorter ones move as a whole.
 const LONG_WORD: usize = 8;
@@ -63,7 +63,7 @@ pub struct Frame {
     /// The id before the first word.
     pub start: Option<u32>,
     /// The id after the last word.
-    pub end: u32,
+    pub end: Option<u32>,
     /// The id that fills a chunk.
     pub pad: u32,
     /// The longest chunk; further words go into the next. Unlimited if not given.
@@ -111,7 +111,7 @@ impl Frame {
     }
 
     fn finish(&self, chunk: &mut Vec<Token>) {
-        chunk.push(plain(self.end));
+        chunk.extend(self.end.map(plain));
         self.fill(chunk, self.min_len);
     }
 
@@ -141,8 +141,7 @@ pub(crate) fn read_prompt(
     frame: Frame,
     tokenize: impl Fn(&str) -> Vec<u32>,
 ) -> Tokens {
-    let segments =
-        if options.ignore_weights { prompt::unweighted(prompt) } else { prompt::segments(prompt) };
+    let segments = if options.ignore_weights { prompt::unweighted(prompt) } else { prompt::segments(prompt) };
     let mut reader = Reader { options, tokenize, groups: Vec::new(), missing: Vec::new() };
     for segment in &segments {
         reader.segment(segment);
@@ -162,14 +161,11 @@ struct Reader<'a, T> {
 impl<T: Fn(&str) -> Vec<u32>> Reader<'_, T> {
     fn segment(&mut self, segment: &Segment) {
         let weight = segment.weight as f32;
-        let Some(rows) = self.options.embeddings else {
-            self.words(&segment.text, weight);
-            return;
-        };
         for part in prompt::parts(&segment.text) {
-            match part {
-                Part::Text(text) => self.words(&text, weight),
-                Part::Embedding { name, rest } => self.embedding(rows, &name, &rest, weight),
+            match (part, self.options.embeddings) {
+                (Part::Text(text), _) => self.words(text, weight),
+                (Part::Embedding(text), None) => self.words(text.whole, weight),
+                (Part::Embedding(text), Some(rows)) => self.embedding(rows, text, weight),
             }
         }
     }
@@ -182,7 +178,8 @@ impl<T: Fn(&str) -> Vec<u32>> Reader<'_, T> {
     }
 
     /// A name may end in commas that are not part of it: they are words then.
-    fn embedding(&mut self, rows: EmbeddingRows<'_>, name: &str, rest: &str, weight: f32) {
+    fn embedding(&mut self, rows: EmbeddingRows<'_>, text: EmbeddingText<'_>, weight: f32) {
+        let EmbeddingText { name, rest, .. } = text;
         let bare = name.trim_matches(',');
         let (name, commas, count) = match (rows(name), rows(bare)) {
             (Some(count), _) => (name, "", Some(count)),
@@ -210,7 +207,7 @@ fn plain(id: u32) -> Token {
 mod tests {
     use super::*;
 
-    const FRAME: Frame = Frame { start: Some(100), end: 101, pad: 102, max_len: Some(12), min_len: 12 };
+    const FRAME: Frame = Frame { start: Some(100), end: Some(101), pad: 102, max_len: Some(12), min_len: 12 };
 
     /// One token per letter.
     fn letters(text: &str) -> Vec<u32> {
@@ -227,7 +224,12 @@ mod tests {
         let words: Vec<usize> = tokens
             .chunks
             .iter()
-            .map(|chunk| chunk.iter().filter(|t| matches!(t.symbol, Symbol::Id(id) if id > 102 || id < 100)).count())
+            .map(|chunk| {
+                chunk
+                    .iter()
+                    .filter(|t| matches!(t.symbol, Symbol::Id(id) if !(100..=102).contains(&id)))
+                    .count()
+            })
             .collect();
         assert!(tokens.chunks.iter().all(|chunk| chunk.len() == 12));
         // d, e and f are 100 to 102, which the count leaves out.

@@ -1,0 +1,215 @@
+//! FLUX.1 from prompt to picture: two text encoders, the diffusion model, the autoencoder.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use checkpoint::Checkpoint;
+use device::{Device, Registry};
+use meta::DeviceId;
+use models::detect::{Family, FluxVariant, Role, detect};
+use models::diffusion::flux::{Flux, FluxInputs};
+use models::text::{ClipTokenizer, EncodeOptions, Encoded, PromptOptions, T5Tokenizer, TextEncoder};
+use models::vae::kl::Kl;
+use patch::{KeyMap, PatchFile, PatchSet};
+use placement::{AllocationText, DeviceSpec};
+use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session};
+use sampling::{
+    Latent, LatentFormat, ModelSampling, Observer, Prediction, Request, Sampler, Scheduler, StepPlan, Tuning,
+};
+
+use super::Picture;
+
+/// Pixels along one side of a latent value.
+const LATENT_PIXELS: usize = 8;
+/// Channels of a latent.
+const LATENT_CHANNELS: usize = 16;
+/// T5's prompts are filled up to this many tokens.
+const T5_TOKENS: usize = 256;
+
+/// The files of a FLUX model; all of them may be the same.
+pub(crate) struct FluxFiles {
+    pub(crate) diffusion: Arc<Checkpoint>,
+    pub(crate) clip_l: Arc<Checkpoint>,
+    pub(crate) t5: Arc<Checkpoint>,
+    pub(crate) autoencoder: Arc<Checkpoint>,
+}
+
+/// What is to be drawn.
+pub(crate) struct Drawing {
+    pub(crate) prompt: String,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) steps: usize,
+    pub(crate) seed: u64,
+    /// The guidance that dev was distilled with.
+    pub(crate) guidance: f32,
+}
+
+/// A FLUX model, loaded.
+pub(crate) struct FluxPipeline {
+    residency: Residency,
+    diffusion: Loaded<Flux>,
+    variant: FluxVariant,
+    clip_l: Loaded<TextEncoder>,
+    t5: Loaded<TextEncoder>,
+    autoencoder: Loaded<Kl>,
+}
+
+struct Loaded<M> {
+    model: M,
+    id: ModelId,
+}
+
+impl FluxPipeline {
+    /// Loads the parts onto a machine; `allocation` says where the diffusion model's bytes go.
+    pub(crate) fn load(
+        devices: &Registry,
+        compute: DeviceId,
+        files: &FluxFiles,
+        allocation: AllocationText,
+    ) -> Result<FluxPipeline> {
+        let residency = Residency::new(devices.clone());
+        let load = |manifest: Manifest, allocation: AllocationText| -> Result<ModelId> {
+            let mut request =
+                Residency::plan_request(&manifest, compute, nominal(devices), |flops| flops as f64 / 1e12);
+            request.allocation = allocation;
+            let plan = placement::plan(&request)?;
+            Ok(residency.load(manifest, plan, LoadOptions::default())?)
+        };
+        let found = detect(&files.diffusion);
+        let flux = Flux::read(&files.diffusion, &found)?;
+        let variant = match found.part(Role::Diffusion, "a FLUX.1 diffusion model")?.family {
+            Family::Flux(variant) => variant,
+            _ => FluxVariant::Dev,
+        };
+        let tokens = flux.tokens(1, 128, 128, T5_TOKENS);
+        let diffusion = load(flux.manifest(&files.diffusion, tokens)?, allocation)?;
+        let encoder =
+            |file: &Checkpoint, wanted: &str, is_it: fn(&Family) -> bool| -> Result<Loaded<TextEncoder>> {
+                let found = detect(file);
+                let part = found.parts_for(Role::Text).find(|part| is_it(&part.family));
+                let part = part.with_context(|| {
+                    format!("{} has no {wanted}; it looks like {found}", file.path().display())
+                })?;
+                let model = TextEncoder::read(file, &found, part)?;
+                let id = load(model.manifest(file, T5_TOKENS)?, AllocationText::automatic())?;
+                Ok(Loaded { model, id })
+            };
+        let clip_l =
+            encoder(&files.clip_l, "CLIP text encoder", |family| matches!(family, Family::Clip { .. }))?;
+        let t5 = encoder(&files.t5, "T5 text encoder", |family| matches!(family, Family::T5 { .. }))?;
+        let kl = Kl::read(&files.autoencoder, &detect(&files.autoencoder))?;
+        let autoencoder = load(kl.manifest(&files.autoencoder, 1024, 1024)?, AllocationText::automatic())?;
+        Ok(FluxPipeline {
+            residency,
+            diffusion: Loaded { model: flux, id: diffusion },
+            variant,
+            clip_l,
+            t5,
+            autoencoder: Loaded { model: kl, id: autoencoder },
+        })
+    }
+
+    /// Puts LoRA files in force, each at its strength; the tensors that none of the weights took.
+    pub(crate) fn patch(&self, loras: &[(Arc<Checkpoint>, f64)]) -> Result<Vec<String>> {
+        let session = self.open(self.diffusion.id)?;
+        let weights = session.manifest().weights();
+        let keys = KeyMap::for_flux(weights.iter().map(|w| (w.name.as_str(), &w.shape)));
+        let mut set = PatchSet::new();
+        for (file, strength) in loras {
+            set.add(&PatchFile::read(file)?, &keys, *strength)?;
+        }
+        drop(session);
+        let unmatched = set.unmatched().to_vec();
+        self.residency.set_patches(self.diffusion.id, set)?;
+        Ok(unmatched)
+    }
+
+    /// Draws a picture.
+    pub(crate) fn draw(&self, drawing: &Drawing, observer: &mut dyn Observer) -> Result<Picture> {
+        let (height, width) = (drawing.height, drawing.width);
+        let step = 2 * LATENT_PIXELS;
+        ensure!(height > 0 && width > 0, "a picture of {width}x{height} has no pixels");
+        ensure!(
+            height.is_multiple_of(step) && width.is_multiple_of(step),
+            "{width}x{height} is no size for FLUX: both sides must be multiples of {step}"
+        );
+        let text = self.encode(&drawing.prompt)?;
+        let latent = self.sample(drawing, &text, observer)?;
+        let session = self.open(self.autoencoder.id)?;
+        let shape = [1, LATENT_CHANNELS, height / LATENT_PIXELS, width / LATENT_PIXELS];
+        let latent = session.lane()?.tensor(shape, latent.values())?;
+        let image = self.autoencoder.model.decode(&session, &latent)?.to_vec()?;
+        Picture::new(width, height, &image)
+    }
+
+    fn encode(&self, prompt: &str) -> Result<Encoded> {
+        let clip = ClipTokenizer::embedded()?.tokenize(prompt, PromptOptions::default());
+        let t5 = T5Tokenizer::embedded()?.filled_to(T5_TOKENS).tokenize(prompt, PromptOptions::default());
+        let session = self.open(self.clip_l.id)?;
+        let options = EncodeOptions { unprojected: true, ..EncodeOptions::default() };
+        let pooled = self.clip_l.model.encode(&session, &clip, options)?;
+        let session = self.open(self.t5.id)?;
+        let words = self.t5.model.encode(&session, &t5, EncodeOptions::default())?;
+        Ok(Encoded::flux(&pooled, words))
+    }
+
+    fn sample(&self, drawing: &Drawing, text: &Encoded, observer: &mut dyn Observer) -> Result<Latent> {
+        let session = self.open(self.diffusion.id)?;
+        let shape = [1, LATENT_CHANNELS, drawing.height / LATENT_PIXELS, drawing.width / LATENT_PIXELS];
+        // Schnell was distilled without a shift, the others expect the one of their training.
+        let (model_sampling, guidance) = match self.variant {
+            FluxVariant::Schnell => (ModelSampling::flow(1.0, 1.0), None),
+            _ => (ModelSampling::flux(1.15), Some(drawing.guidance)),
+        };
+        let sampler = Sampler::Euler;
+        let sigmas = StepPlan::new(drawing.steps, 1.0).sigmas(&model_sampling, Scheduler::Simple, sampler)?;
+        let pooled =
+            text.pooled.as_ref().context("the CLIP text encoder gives no vector for the whole prompt")?;
+        let mut predict = |x: &Latent, sigma: f32, _: bool| {
+            let latent = session.lane()?.tensor(shape, x.values())?;
+            let inputs = FluxInputs {
+                latent: &latent,
+                concat: None,
+                sigma,
+                context: &text.cond,
+                pooled,
+                guidance,
+                references: &[],
+            };
+            let output = self.diffusion.model.forward(&session, &inputs)?.to_vec()?;
+            let output = Latent::new(shape.to_vec(), output)?;
+            Ok(Prediction { positive: model_sampling.calculate_denoised(sigma, &output, x), negative: None })
+        };
+        let request = Request {
+            sampling: &model_sampling,
+            format: LatentFormat::Flux,
+            sampler,
+            tuning: Tuning::default(),
+            sigmas,
+            noise: sampling::noise::prepare_noise(drawing.seed, &shape, None)?,
+            latent: Latent::zeros(&shape),
+            mask: None,
+            cfg: 1.0,
+            seed: drawing.seed,
+        };
+        Ok(sampling::sample(&request, &mut predict, observer)?)
+    }
+
+    fn open(&self, id: ModelId) -> Result<Session> {
+        Ok(self.residency.open(id, &Cancel::default())?)
+    }
+}
+
+/// Devices with numbers good enough to place blocks by; nothing is measured before a picture.
+fn nominal(devices: &Registry) -> Vec<DeviceSpec> {
+    let spec = |device: &Device| DeviceSpec {
+        id: device.id(),
+        total_bytes: device.ledger().report().budget,
+        available_bytes: device.ledger().report().available(),
+        link_bytes_per_s: 20e9,
+        compute_factor: 1.0,
+        reaches: Vec::new(),
+    };
+    devices.iter().map(spec).collect()
+}

@@ -1,0 +1,144 @@
+//! Which tokenizer an encoder gets: its file's own, else one beside the file, else one embedded in the
+//! checkpoint as a tensor, else the one that comes with the program.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use checkpoint::{Checkpoint, Metadata, Value};
+
+use super::charsmap::CharsMap;
+use super::clip_tokenizer::ClipTokenizer;
+use super::encoder::TextEncoder;
+use super::sentencepiece::{Piece, PieceKind};
+use super::tokens::{PromptOptions, Tokens};
+use super::unigram::T5Tokenizer;
+use crate::detect::file_name;
+use crate::{Error, Result};
+
+/// The tensor that holds a SentencePiece model.
+const EMBEDDED_MODEL: &str = "spiece_model";
+/// CLIP models from this width on fill chunks with zeros.
+const ZERO_PADDED_WIDTH: usize = 1024;
+
+/// A tokenizer of one kind or the other.
+#[derive(Clone, Debug)]
+pub enum TextTokenizer {
+    /// CLIP's.
+    Clip(ClipTokenizer),
+    /// T5's.
+    T5(T5Tokenizer),
+}
+
+impl TextTokenizer {
+    /// The tokenizer for an encoder that was read from this file.
+    pub fn for_encoder(checkpoint: &Checkpoint, encoder: &TextEncoder) -> Result<TextTokenizer> {
+        match encoder {
+            TextEncoder::Clip(clip) => {
+                let tokenizer = match beside(checkpoint, ClipTokenizer::from_json)? {
+                    Some(tokenizer) => tokenizer,
+                    None => ClipTokenizer::embedded()?,
+                };
+                let zeros = clip.config().width >= ZERO_PADDED_WIDTH;
+                Ok(TextTokenizer::Clip(if zeros { tokenizer.padded_with_zeros() } else { tokenizer }))
+            }
+            TextEncoder::T5(t5) => {
+                Ok(TextTokenizer::T5(t5_tokenizer(checkpoint, t5.config().own_positions)?))
+            }
+        }
+    }
+
+    /// The same tokenizer with T5 prompts filled to this many tokens (FLUX: 256, SD3: 77, Wan: 512). CLIP's
+    /// are always filled to 77.
+    pub fn filled_to(self, len: usize) -> TextTokenizer {
+        match self {
+            TextTokenizer::T5(t5) => TextTokenizer::T5(t5.filled_to(len)),
+            clip => clip,
+        }
+    }
+
+    /// A prompt in chunks.
+    pub fn tokenize(&self, prompt: &str, options: PromptOptions<'_>) -> Tokens {
+        match self {
+            TextTokenizer::Clip(clip) => clip.tokenize(prompt, options),
+            TextTokenizer::T5(t5) => t5.tokenize(prompt, options),
+        }
+    }
+}
+
+fn t5_tokenizer(checkpoint: &Checkpoint, umt5: bool) -> Result<T5Tokenizer> {
+    if let Some(tokenizer) = from_metadata(checkpoint, !umt5)? {
+        return Ok(tokenizer);
+    }
+    if let Some(tokenizer) = beside(checkpoint, T5Tokenizer::from_json)? {
+        return Ok(tokenizer);
+    }
+    let inside = |name: &str| name == EMBEDDED_MODEL || name.ends_with(&format!(".{EMBEDDED_MODEL}"));
+    if let Some(entry) = checkpoint.entries().iter().find(|entry| inside(entry.name())) {
+        return T5Tokenizer::from_sentencepiece(&file_name(checkpoint), checkpoint.bytes(entry));
+    }
+    if umt5 {
+        return Err(Error::Tokenizer {
+            tokenizer: file_name(checkpoint),
+            reason: format!(
+                "a UMT5 encoder needs its tokenizer: take a file with a tensor {EMBEDDED_MODEL}, or put its tokenizer.json beside it"
+            ),
+        });
+    }
+    T5Tokenizer::embedded()
+}
+
+/// The tokenizer in the JSON file named like the checkpoint, or in the `tokenizer.json` of its folder. The
+/// latter may be another encoder's: if it is not of the right kind, it is left alone.
+fn beside<T>(checkpoint: &Checkpoint, read: impl Fn(&str, &str) -> Result<T>) -> Result<Option<T>> {
+    // A checkpoint in memory has no folder.
+    if !checkpoint.path().is_file() {
+        return Ok(None);
+    }
+    let own = checkpoint.path().with_extension("tokenizer.json");
+    let shared = checkpoint.path().with_file_name("tokenizer.json");
+    if let Some(json) = text_of(&own)? {
+        return read(&own.display().to_string(), &json).map(Some);
+    }
+    Ok(text_of(&shared)?.and_then(|json| read(&shared.display().to_string(), &json).ok()))
+}
+
+fn text_of(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            Err(Error::Tokenizer { tokenizer: path.display().to_string(), reason: error.to_string() })
+        }
+    }
+}
+
+/// The tokenizer that language model converters write into a file's metadata, if it is a unigram model.
+fn from_metadata(checkpoint: &Checkpoint, like_t5: bool) -> Result<Option<T5Tokenizer>> {
+    let metadata = checkpoint.metadata();
+    if metadata.str("tokenizer.ggml.model") != Some("t5") {
+        return Ok(None);
+    }
+    let name = file_name(checkpoint);
+    let (pieces, charsmap) =
+        read_pieces(metadata).map_err(|reason| Error::Tokenizer { tokenizer: name.clone(), reason })?;
+    T5Tokenizer::from_pieces(&name, pieces, charsmap, like_t5).map(Some)
+}
+
+fn read_pieces(metadata: &Metadata) -> Result<(Vec<Piece>, CharsMap), String> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let array = |name: &str| metadata.array(&key(name)).ok_or(format!("it has no {}", key(name)));
+    let (texts, scores, kinds) = (array("tokens")?, array("scores")?, array("token_type")?);
+    let mut pieces = Vec::new();
+    for ((text, score), kind) in texts.iter().zip(scores.iter()).zip(kinds.iter()) {
+        let Ok(Value::Str(text)) = text else { return Err(format!("{} are no texts", key("tokens"))) };
+        let Ok(Value::Float(score)) = score else { return Err(format!("{} are no floats", key("scores"))) };
+        let kind = kind.ok().and_then(Value::to_u64).ok_or(format!("{} is no number", key("token_type")))?;
+        pieces.push(Piece { text: text.to_owned(), score: score as f32, kind: PieceKind::numbered(kind)? });
+    }
+    let charsmap = match metadata.array(&key("precompiled_charsmap")) {
+        Some(bytes) => CharsMap::read(bytes.raw()).ok_or("its character map is damaged")?,
+        None => CharsMap::default(),
+    };
+    Ok((pieces, charsmap))
+}

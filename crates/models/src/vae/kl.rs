@@ -1,0 +1,232 @@
+//! The KL autoencoder of Stable Diffusion and FLUX: residual blocks around one attention, in stages that double
+//! or halve the size. Scale and shift between its latents and those of a diffusion model are not its business.
+
+mod config;
+mod layers;
+mod weights;
+
+use std::ops::Range;
+
+use checkpoint::Checkpoint;
+use residency::{Manifest, Session};
+use tensor::Tensor;
+
+use super::Tiling;
+use super::tiles::{Canvas, Ratio, Window};
+use crate::claims::Claims;
+use crate::detect::{Detected, Family, Role};
+use crate::{Error, Probe, Result};
+pub use config::Config;
+use layers::Layers;
+
+/// What errors call a file that should have this model.
+const WANTED: &str = "a KL autoencoder";
+/// Tiles that most devices have room for, in latent values.
+const USUAL_TILES: Tiling = Tiling { tile: 64, overlap: 16 };
+
+/// A KL autoencoder: its sizes and how it computes. Its weights come with a session.
+#[derive(Clone, Debug)]
+pub struct Kl {
+    config: Config,
+    prefix: String,
+}
+
+impl Kl {
+    /// Reads the autoencoder's sizes from a file.
+    pub fn read(checkpoint: &Checkpoint, detected: &Detected) -> Result<Kl> {
+        let part = detected.part(Role::Autoencoder, WANTED)?;
+        if !matches!(part.family, Family::Kl { .. }) {
+            return Err(detected.wrong_kind(WANTED));
+        }
+        let config = Config::read(&Claims::new(checkpoint, &part.prefix, config::FAMILY))?;
+        Ok(Kl { config, prefix: part.prefix.clone() })
+    }
+
+    /// The autoencoder's sizes.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What the autoencoder needs of the file it was read from: the decoder's blocks, then the encoder's. The
+    /// size of an image in pixels says how long a block takes.
+    pub fn manifest(&self, checkpoint: &Checkpoint, height: usize, width: usize) -> Result<Manifest> {
+        weights::manifest(
+            &Claims::new(checkpoint, &self.prefix, config::FAMILY),
+            &self.config,
+            height * width,
+        )
+    }
+
+    /// Bytes that activations take at most for whole images of this size, with elements of this size.
+    pub fn working_bytes(&self, batch: usize, height: usize, width: usize, element_bytes: usize) -> u64 {
+        (batch * weights::working_values(&self.config, height * width) * element_bytes) as u64
+    }
+
+    /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1. If
+    /// a device has no room for whole images, they are made in tiles.
+    pub fn decode(&self, session: &Session, latent: &Tensor) -> Result<Tensor> {
+        let mut tiling = Some(USUAL_TILES);
+        let mut result = self.decode_whole(session, latent, &mut Probe::none());
+        while let (Err(error), Some(tiles)) = (&result, tiling) {
+            if !error.is_out_of_memory() {
+                break;
+            }
+            result = self.decode_tiled(session, latent, tiles);
+            tiling = tiles.halved();
+        }
+        result
+    }
+
+    /// As [`Kl::decode`], always whole, with a look at what the modules compute.
+    pub fn decode_whole(&self, session: &Session, latent: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
+        self.check_latent(latent)?;
+        to_image(&self.decode_raw(session, latent, probe)?)
+    }
+
+    /// As [`Kl::decode`], always in tiles; their size is in latent values.
+    pub fn decode_tiled(&self, session: &Session, latent: &Tensor, tiling: Tiling) -> Result<Tensor> {
+        self.check_latent(latent)?;
+        let canvas = Canvas {
+            height: latent.dim(2),
+            width: latent.dim(3),
+            ratio: Ratio { up: self.config.factor(), down: 1 },
+            channels: self.config.out_channels,
+        };
+        let raw = in_tiles(session, latent, &canvas, tiling, |part| {
+            self.decode_raw(session, part, &mut Probe::none())
+        })?;
+        to_image(&raw)
+    }
+
+    /// Images `[batch, height, width, 3]` of values from 0 to 1 to latents `[batch, channels, height, width]`:
+    /// the mean of the distribution. What a size has over a multiple of the factor is cut off on both sides. If
+    /// a device has no room for whole images, they are encoded in tiles.
+    pub fn encode(&self, session: &Session, image: &Tensor) -> Result<Tensor> {
+        let pixels = self.pixels_of(image)?;
+        let mut tiling = Some(USUAL_TILES);
+        let mut result = self.encode_raw(session, &pixels);
+        while let (Err(error), Some(tiles)) = (&result, tiling) {
+            if !error.is_out_of_memory() {
+                break;
+            }
+            result = self.encode_pixels_tiled(session, &pixels, tiles);
+            tiling = tiles.halved();
+        }
+        result
+    }
+
+    /// As [`Kl::encode`], always in tiles; their size is in latent values.
+    pub fn encode_tiled(&self, session: &Session, image: &Tensor, tiling: Tiling) -> Result<Tensor> {
+        self.encode_pixels_tiled(session, &self.pixels_of(image)?, tiling)
+    }
+
+    fn encode_pixels_tiled(&self, session: &Session, pixels: &Tensor, tiling: Tiling) -> Result<Tensor> {
+        let factor = self.config.factor();
+        let tiling = Tiling { tile: tiling.tile * factor, overlap: tiling.overlap * factor };
+        let canvas = Canvas {
+            height: pixels.dim(2),
+            width: pixels.dim(3),
+            ratio: Ratio { up: 1, down: factor },
+            channels: self.config.latent_channels,
+        };
+        in_tiles(session, pixels, &canvas, tiling, |part| self.encode_raw(session, part))
+    }
+
+    /// The decoder itself: images `[batch, 3, height, width]` of values from about -1 to 1.
+    fn decode_raw(&self, session: &Session, latent: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
+        let mut x = latent.clone();
+        for block in self.blocks(session, "decoder.")? {
+            let lease = session.lease(block)?;
+            x = lease.bring(&x)?;
+            let name = &session.manifest().blocks()[block].name;
+            x = Layers { config: &self.config, lease: &lease }.decode(name, x, probe)?;
+        }
+        Ok(x)
+    }
+
+    /// The encoder itself, from values of -1 to 1 to the mean.
+    fn encode_raw(&self, session: &Session, pixels: &Tensor) -> Result<Tensor> {
+        let mut x = pixels.clone();
+        for block in self.blocks(session, "encoder.")? {
+            let lease = session.lease(block)?;
+            x = lease.bring(&x)?;
+            let name = &session.manifest().blocks()[block].name;
+            x = Layers { config: &self.config, lease: &lease }.encode(name, x)?;
+        }
+        Ok(x.slice(1, 0, self.config.latent_channels)?.contiguous()?)
+    }
+
+    /// The blocks of one half of the autoencoder.
+    fn blocks(&self, session: &Session, half: &'static str) -> Result<Range<usize>> {
+        let is_of_half = |name: &str| name.starts_with(half);
+        let names = || session.manifest().blocks().iter().map(|block| block.name.as_str());
+        let count = names().filter(|name| is_of_half(name)).count();
+        match names().position(is_of_half) {
+            Some(start) => Ok(start..start + count),
+            None => Err(Error::MissingTensor {
+                file: session.manifest().name().to_owned(),
+                tensor: format!("{}{half}conv_in.weight", self.prefix),
+                family: config::FAMILY,
+                seems: "an autoencoder with one half only".into(),
+            }),
+        }
+    }
+
+    fn check_latent(&self, latent: &Tensor) -> Result<()> {
+        let channels = self.config.latent_channels;
+        if latent.rank() == 4 && latent.dim(1) == channels && !latent.dims().contains(&0) {
+            return Ok(());
+        }
+        Err(Error::Input {
+            what: "the latent",
+            expected: format!("[batch, {channels}, height, width]"),
+            got: format!("of shape {}", latent.shape()),
+        })
+    }
+
+    /// An image as the encoder wants it: channels first, -1 to 1, sizes multiples of the factor.
+    fn pixels_of(&self, image: &Tensor) -> Result<Tensor> {
+        let (factor, channels) = (self.config.factor(), self.config.in_channels);
+        let fits = image.rank() == 4 && image.dim(3) >= channels;
+        if !fits || image.dim(0) == 0 || image.dim(1) < factor || image.dim(2) < factor {
+            return Err(Error::Input {
+                what: "the image",
+                expected: format!(
+                    "[batch, height, width, {channels}] of at least {factor} x {factor} pixels"
+                ),
+                got: format!("of shape {}", image.shape()),
+            });
+        }
+        let mut pixels = image.slice(3, 0, channels)?;
+        for axis in [1, 2] {
+            let over = pixels.dim(axis) % factor;
+            pixels = pixels.slice(axis, over / 2, pixels.dim(axis) - over)?;
+        }
+        Ok(pixels.permute(&[0, 3, 1, 2])?.contiguous()?.affine(2.0, -1.0)?)
+    }
+}
+
+/// Values from -1 to 1, channels first, as an image.
+fn to_image(raw: &Tensor) -> Result<Tensor> {
+    Ok(raw.affine(0.5, 0.5)?.clamp(0.0, 1.0)?.permute(&[0, 2, 3, 1])?)
+}
+
+/// Computes every item of `x` in tiles; the result is put together on the host.
+fn in_tiles(
+    session: &Session,
+    x: &Tensor,
+    canvas: &Canvas,
+    tiling: Tiling,
+    compute: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let mut values = Vec::new();
+    for item in 0..x.dim(0) {
+        let item = x.slice(0, item, 1)?;
+        values.extend(canvas.compute(tiling, |Window { top, left, height, width }| {
+            let part = item.slice(2, top, height)?.slice(3, left, width)?.contiguous()?;
+            Ok(compute(&part)?.to_vec()?)
+        })?);
+    }
+    let shape = canvas.shape(x.dim(0));
+    Ok(session.lane()?.tensor(shape, &values)?)
+}
