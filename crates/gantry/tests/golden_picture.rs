@@ -59,7 +59,8 @@ fn mean_difference(a: &[u8], b: &[u8]) -> f64 {
 
 #[test]
 fn the_same_picture_as_comfyui_wherever_the_weights_are() {
-    let files = Files::write(&["flux_dev_micro", "flux_dev_micro-Q8_0", "clip_l_tiny", "t5xxl_tiny", "flux_ae"]);
+    let files =
+        Files::write(&["flux_dev_micro", "flux_dev_micro-Q8_0", "clip_l_tiny", "t5xxl_tiny", "flux_ae"]);
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/flux_dev_micro.png");
     let reference = pixels(&std::fs::read(reference).unwrap());
     let model = "diffusion_models/flux_dev_micro.safetensors";
@@ -81,7 +82,13 @@ fn the_same_picture_as_comfyui_wherever_the_weights_are() {
 #[test]
 fn wrong_files_are_named_with_what_they_seem_to_be() {
     let files = Files::write(&["clip_l_tiny", "flux_dev_micro"]);
-    let output = files.draw("text_encoders/clip_l_tiny.safetensors", &[]);
+    let clip = files.path("text_encoders/clip_l_tiny.safetensors");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
+    command.args(["draw", "x", "--cpu", "-o", "x.png"]);
+    for flag in ["--model", "--clip-l", "--t5", "--vae"] {
+        command.arg(flag).arg(&clip);
+    }
+    let output = command.output().unwrap();
     assert!(!output.status.success());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("not a FLUX.1 diffusion model") && error.contains("CLIP-L"), "{error}");
