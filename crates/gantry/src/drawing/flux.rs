@@ -168,15 +168,7 @@ impl FluxPipeline {
             text.pooled.as_ref().context("the CLIP text encoder gives no vector for the whole prompt")?;
         let mut predict = |x: &Latent, sigma: f32, _: bool| {
             let latent = session.lane()?.tensor(shape, x.values())?;
-            let inputs = FluxInputs {
-                latent: &latent,
-                concat: None,
-                sigma,
-                context: &text.cond,
-                pooled,
-                guidance,
-                references: &[],
-            };
+            let inputs = FluxInputs { guidance, ..FluxInputs::new(&latent, sigma, &text.cond, pooled) };
             let output = self.diffusion.model.forward(&session, &inputs)?.to_vec()?;
             let output = Latent::new(shape.to_vec(), output)?;
             Ok(Prediction { positive: model_sampling.calculate_denoised(sigma, &output, x), negative: None })
