@@ -8,6 +8,9 @@ use residency::{Manifest, WeightSpec};
 use crate::detect::{self, Part};
 use crate::{Error, Result};
 
+/// The largest dimension from which other sizes follow; vocabularies are the largest there are.
+const MAX_DIM: usize = 1 << 20;
+
 /// The tensors of one part of a file.
 pub(crate) struct Claims<'a> {
     checkpoint: &'a Checkpoint,
@@ -34,10 +37,19 @@ impl<'a> Claims<'a> {
         self.checkpoint.entry(&format!("{}{name}", self.prefix))
     }
 
-    /// The dimensions of a tensor that must be there and have `N` of them.
+    /// The dimensions of a tensor that must be there and have `N` of them. They are small enough that products
+    /// of a few of them can be counted.
     pub(crate) fn dims<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let entry = self.entry(name)?;
-        entry.shape().dims().try_into().map_err(|_| self.wrong_shape(entry, format!("{N} dimensions")))
+        let dims: &[usize; N] = entry
+            .shape()
+            .dims()
+            .try_into()
+            .map_err(|_| self.wrong_shape(entry, format!("{N} dimensions")))?;
+        if dims.iter().all(|dim| (1..=MAX_DIM).contains(dim)) {
+            return Ok(*dims);
+        }
+        Err(self.wrong_shape(entry, format!("dimensions from 1 to {MAX_DIM}")))
     }
 
     /// How many of the tensors that `name` gives for 0, 1, 2, … are there without a gap.

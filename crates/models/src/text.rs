@@ -1,10 +1,31 @@
 //! Text encoders and their tokenizers.
 //!
 //! ```text
-//! prompt ── ClipTokenizer, T5Tokenizer ──> Tokens ── TextEncoder::encode ──> Encoded ── Encoded::flux, … ──> conditioning
+//! prompt ── TextTokenizer ──> Tokens ── TextEncoder::encode ──> Encoded ── Encoded::flux, … ──> conditioning
+//! ```
+//!
+//! ```no_run
+//! use checkpoint::Checkpoint;
+//! use models::detect;
+//! use models::text::{EncodeOptions, Encoded, PromptOptions, TextEncoder, TextTokenizer};
+//!
+//! /// Encodes a prompt for FLUX; `open` plans, loads and opens a manifest.
+//! fn encode(
+//!     path: &str,
+//!     prompt: &str,
+//!     open: impl Fn(residency::Manifest) -> residency::Session,
+//! ) -> Result<Encoded, Box<dyn std::error::Error>> {
+//!     let file = Checkpoint::open(path)?;
+//!     let encoder = TextEncoder::read_all(&file, &detect(&file))?.remove(0);
+//!     let tokenizer = TextTokenizer::for_encoder(&file, &encoder)?.filled_to(256);
+//!     let session = open(encoder.manifest(&file, 256)?);
+//!     let tokens = tokenizer.tokenize(prompt, PromptOptions::default());
+//!     Ok(encoder.encode(&session, &tokens, EncodeOptions::default())?)
+//! }
 //! ```
 
 mod bpe;
+mod characters;
 mod charsmap;
 mod clip;
 mod clip_tokenizer;
@@ -13,6 +34,7 @@ mod embedded;
 mod encoder;
 mod json;
 pub mod prompt;
+mod qwen_tokenizer;
 mod sentencepiece;
 mod t5;
 mod tokenizer;
@@ -22,6 +44,7 @@ mod unigram;
 pub use clip::{Clip, ClipConfig};
 pub use clip_tokenizer::ClipTokenizer;
 pub use encoder::{Embeddings, EncodeOptions, Encoded, Layer, TextEncoder};
+pub use qwen_tokenizer::{ChatTemplate, QwenTokenizer};
 pub use t5::{T5, T5Config};
 pub use tokenizer::TextTokenizer;
 pub use tokens::{EmbeddingRows, Frame, PromptOptions, Symbol, Token, Tokens};

@@ -229,6 +229,12 @@ fn a_missing_tensor_and_a_wrong_width_are_named() {
     let text = read_flux(&file(&tensors)).unwrap_err().to_string();
     assert!(text.ends_with("has shape [63], FLUX.1 needs an even divisor of 128"), "{text}");
 
+    // A dimension of 0 takes no bytes, so a file can claim any size for the others.
+    let mut tensors = tensors_of("flux_dev_micro");
+    change(&mut tensors, "img_in.weight", &[1 << 62, 0]);
+    let text = read_flux(&file(&tensors)).unwrap_err().to_string();
+    assert!(text.contains("FLUX.1 needs dimensions from 1 to"), "{text}");
+
     let mut tensors = tensors_of("flux_ae");
     tensors.retain(|tensor| {
         tensor.0 != "decoder.up.2.block.1.conv2.bias" && tensor.0 != "decoder.norm_out.weight"

@@ -286,3 +286,48 @@ fn references_and_their_places_matter() {
         assert!(results[..i].iter().all(|other| other != result), "{i}");
     }
 }
+
+/// `flux_dev_micro` with as many channels beside the latent as Fill has, with weights of up to twice `value`.
+fn fill(value: f32) -> (Flux, Manifest) {
+    let dev = checkpoint("flux_dev_micro");
+    let mut writer = SafetensorsWriter::new();
+    for entry in dev.entries() {
+        let bytes = dev.bytes(entry).to_vec();
+        if entry.name() != "img_in.weight" {
+            writer = writer.tensor(entry.name(), entry.encoding(), *entry.shape(), bytes);
+            continue;
+        }
+        let values = testkit::decode(entry.encoding(), &bytes).unwrap();
+        // Rows differ, since a norm would take away what all have in common.
+        let rows = values.chunks_exact(64).enumerate();
+        let wide = rows.flat_map(|(i, row)| row.iter().copied().chain([value * (i % 3) as f32; 320]));
+        let wide: Vec<f32> = wide.collect();
+        writer = writer.values(entry.name(), Encoding::F32, Shape::from([128, 384]), &wide).unwrap();
+    }
+    let metadata = dev.metadata().str("gantry_unet_config").unwrap();
+    let bytes = writer.metadata("gantry_unet_config", metadata).finish().unwrap();
+    let checkpoint = Checkpoint::from_memory(("fill", bytes.into()), Vec::new()).unwrap();
+    let flux = Flux::read(&checkpoint, &detect(&checkpoint)).unwrap();
+    let manifest = flux.manifest(&checkpoint, flux.tokens(1, 8, 8, 12)).unwrap();
+    (flux, manifest)
+}
+
+#[test]
+fn channels_beside_the_latent_come_after_it() {
+    let run = |(flux, manifest): (Flux, Manifest), beside: bool| {
+        let session = open_on_cpu(manifest);
+        let lane = session.lane().unwrap();
+        let x = lane.tensor([1, 16, 4, 6], &random_normal(1, 16 * 24)).unwrap();
+        let context = lane.tensor([1, 3, 4096], &random_normal(2, 3 * 4096)).unwrap();
+        let pooled = lane.tensor([1, 768], &random_normal(3, 768)).unwrap();
+        let concat = lane.tensor([1, 80, 4, 6], &random_normal(4, 80 * 24)).unwrap();
+        let inputs =
+            FluxInputs { concat: beside.then_some(&concat), ..FluxInputs::new(&x, 0.6, &context, &pooled) };
+        flux.forward(&session, &inputs).map(|out| out.to_vec().unwrap())
+    };
+    let dev = run(flux("flux_dev_micro"), false).unwrap();
+    Report::new("no weight", &run(fill(0.0), true).unwrap(), &dev).assert(1e-5);
+    assert!(Report::new("some weight", &run(fill(0.01), true).unwrap(), &dev).relative > 1e-3);
+    let error = run(fill(0.0), false).unwrap_err().to_string();
+    assert!(error.contains("expected 96 channels"), "{error}");
+}

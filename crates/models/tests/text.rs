@@ -3,8 +3,13 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use checkpoint::Checkpoint;
 use models::text::{
-    ClipTokenizer, EncodeOptions, Encoded, Layer, PromptOptions, T5Tokenizer, TextEncoder, Tokens,
+    ClipTokenizer, EncodeOptions, Encoded, Layer, PromptOptions, T5Tokenizer, TextEncoder, TextTokenizer,
+    Tokens,
 };
 use models::{Probe, detect};
 use residency::Session;
@@ -21,8 +26,8 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(name: &str) -> Loaded {
-        let checkpoint = checkpoint(name);
+    fn new(name: &'static str) -> Loaded {
+        let checkpoint = shared(name);
         let encoder = TextEncoder::read_all(&checkpoint, &detect(&checkpoint)).unwrap().remove(0);
         let session = open_on_cpu(encoder.manifest(&checkpoint, 256).unwrap());
         Loaded { encoder, session }
@@ -31,6 +36,33 @@ impl Loaded {
     fn encode(&self, tokens: &Tokens, options: EncodeOptions<'_>) -> Encoded {
         self.encoder.encode(&self.session, tokens, options).unwrap()
     }
+
+    /// Encodes, and compares every module of prompt 1 that the golden data has; how many those are.
+    fn encode_compared(
+        &self,
+        golden: &Golden,
+        tokens: &Tokens,
+        options: EncodeOptions<'_>,
+    ) -> (Encoded, usize) {
+        let mut compared = 0;
+        let mut see = |name: &str, value: &tensor::Tensor| {
+            let name = format!("prompt1.out.{name}");
+            if golden.names().any(|known| known == format!("{name}.rms")) {
+                golden.assert_close(&name, value.shape(), &value.to_vec().unwrap(), TOLERANCE);
+                compared += 1;
+            }
+        };
+        let probe = &mut Probe::new(&mut see);
+        let encoded = self.encoder.encode_probed(&self.session, tokens, options, probe).unwrap();
+        (encoded, compared)
+    }
+}
+
+/// Rebuilding the larger files takes a second each, so tests share them.
+fn shared(name: &'static str) -> Arc<Checkpoint> {
+    static FILES: Mutex<BTreeMap<&str, Arc<Checkpoint>>> = Mutex::new(BTreeMap::new());
+    let mut files = FILES.lock().unwrap();
+    Arc::clone(files.entry(name).or_insert_with(|| Arc::new(checkpoint(name))))
 }
 
 fn prompts(golden: &Golden) -> Vec<String> {
@@ -47,18 +79,32 @@ fn compare(golden: &Golden, prompt: usize, encoded: &Encoded) {
     }
 }
 
-/// Compares every module of prompt 1 that the golden data has; how many those are.
-fn compare_modules(golden: &Golden, loaded: &Loaded, tokens: &Tokens, options: EncodeOptions<'_>) -> usize {
-    let mut compared = 0;
-    let mut see = |name: &str, value: &tensor::Tensor| {
-        let name = format!("prompt1.out.{name}");
-        if golden.names().any(|known| known == format!("{name}.rms")) {
-            golden.assert_close(&name, value.shape(), &value.to_vec().unwrap(), TOLERANCE);
-            compared += 1;
-        }
-    };
-    loaded.encoder.encode_probed(&loaded.session, tokens, options, &mut Probe::new(&mut see)).unwrap();
-    compared
+/// Encodes every prompt of a golden file and compares what comes out, and of prompt 1 as many modules as said.
+fn check(
+    golden: &Golden,
+    modules: usize,
+    loaded: &Loaded,
+    options: EncodeOptions<'_>,
+    tokenize: impl Fn(&str) -> Tokens,
+    finish: impl Fn(&str, Encoded) -> Encoded,
+) {
+    for (i, prompt) in prompts(golden).iter().enumerate() {
+        let tokens = tokenize(prompt);
+        let encoded = match i {
+            1 => {
+                let (encoded, compared) = loaded.encode_compared(golden, &tokens, options);
+                assert_eq!(compared, modules);
+                encoded
+            }
+            _ => loaded.encode(&tokens, options),
+        };
+        compare(golden, i, &finish(prompt, encoded));
+    }
+}
+
+/// The tokens of a prompt in plain reading.
+fn plain(tokenizer: &ClipTokenizer) -> impl Fn(&str) -> Tokens {
+    |prompt| tokenizer.tokenize(prompt, PromptOptions::default())
 }
 
 #[test]
@@ -66,13 +112,7 @@ fn clip_l_of_sd15() {
     let (golden, loaded) = (golden("clip_l_sd15"), Loaded::new("clip_l_tiny"));
     let tokenizer = ClipTokenizer::embedded().unwrap();
     let options = EncodeOptions { unprojected: true, ..EncodeOptions::default() };
-    for (i, prompt) in prompts(&golden).iter().enumerate() {
-        let tokens = tokenizer.tokenize(prompt, PromptOptions::default());
-        compare(&golden, i, &loaded.encode(&tokens, options));
-        if i == 1 {
-            assert_eq!(compare_modules(&golden, &loaded, &tokens, options), 10);
-        }
-    }
+    check(&golden, 10, &loaded, options, plain(&tokenizer), |_, encoded| encoded);
 }
 
 #[test]
@@ -80,13 +120,7 @@ fn clip_g() {
     let (golden, loaded) = (golden("clip_g"), Loaded::new("clip_g_tiny"));
     let tokenizer = ClipTokenizer::embedded().unwrap().padded_with_zeros();
     let options = EncodeOptions { layer: Layer::SkipRaw(2), ..EncodeOptions::default() };
-    for (i, prompt) in prompts(&golden).iter().enumerate() {
-        let tokens = tokenizer.tokenize(prompt, PromptOptions::default());
-        compare(&golden, i, &loaded.encode(&tokens, options));
-        if i == 1 {
-            assert_eq!(compare_modules(&golden, &loaded, &tokens, options), 10);
-        }
-    }
+    check(&golden, 10, &loaded, options, plain(&tokenizer), |_, encoded| encoded);
 }
 
 #[test]
@@ -96,31 +130,21 @@ fn t5_and_clip_l_of_flux() {
     let clip_tokenizer = ClipTokenizer::embedded().unwrap();
     let t5_tokenizer = T5Tokenizer::embedded().unwrap().filled_to(256);
     let unprojected = EncodeOptions { unprojected: true, ..EncodeOptions::default() };
-    for (i, prompt) in prompts(&golden).iter().enumerate() {
-        let words = clip.encode(&clip_tokenizer.tokenize(prompt, PromptOptions::default()), unprojected);
-        let tokens = t5_tokenizer.tokenize(prompt, PromptOptions::default());
-        let encoded = t5.encode(&tokens, EncodeOptions::default());
-        compare(&golden, i, &Encoded::flux(&words, encoded));
-        if i == 1 {
-            assert_eq!(compare_modules(&golden, &t5, &tokens, EncodeOptions::default()), 14);
-        }
-    }
+    let tokenize = |prompt: &str| t5_tokenizer.tokenize(prompt, PromptOptions::default());
+    check(&golden, 14, &t5, EncodeOptions::default(), tokenize, |prompt, encoded| {
+        let words = clip.encode(&plain(&clip_tokenizer)(prompt), unprojected);
+        Encoded::flux(&words, encoded)
+    });
 }
 
 #[test]
 fn umt5_of_wan() {
     let (golden, loaded) = (golden("umt5_wan"), Loaded::new("umt5xxl_tiny"));
-    let checkpoint = checkpoint("umt5xxl_tiny");
-    let model = checkpoint.bytes(checkpoint.entry("spiece_model").unwrap());
-    let tokenizer = T5Tokenizer::from_sentencepiece("umt5", model).unwrap().filled_to(512);
+    let tokenizer = TextTokenizer::for_encoder(&shared("umt5xxl_tiny"), &loaded.encoder).unwrap();
+    let tokenizer = tokenizer.filled_to(512);
     let options = EncodeOptions { masked: true, ..EncodeOptions::default() };
-    for (i, prompt) in prompts(&golden).iter().enumerate() {
-        let tokens = tokenizer.tokenize(prompt, PromptOptions::default());
-        compare(&golden, i, &loaded.encode(&tokens, options));
-        if i == 1 {
-            assert_eq!(compare_modules(&golden, &loaded, &tokens, options), 14);
-        }
-    }
+    let tokenize = |prompt: &str| tokenizer.tokenize(prompt, PromptOptions::default());
+    check(&golden, 14, &loaded, options, tokenize, |_, encoded| encoded);
 }
 
 #[test]
@@ -137,6 +161,13 @@ fn all_three_of_sd3() {
         let g = g.encode(&g_tokenizer.tokenize(prompt, PromptOptions::default()), hidden);
         let t5 =
             t5.encode(&t5_tokenizer.tokenize(prompt, PromptOptions::default()), EncodeOptions::default());
-        compare(&golden, i, &Encoded::sd3(&l, &g, &t5).unwrap());
+        let together = Encoded::sd3(&l, &g, &t5).unwrap();
+        compare(&golden, i, &together);
+        assert_eq!(together.attention_mask.len(), together.cond.dim(1));
+        // SDXL has the same two side by side.
+        let sdxl = Encoded::sdxl(&l, &g).unwrap();
+        let part = together.cond.slice(1, 0, sdxl.cond.dim(1)).unwrap().slice(2, 0, 768 + 1280).unwrap();
+        assert_eq!(sdxl.cond.to_vec().unwrap(), part.to_vec().unwrap());
+        assert_eq!(sdxl.pooled.unwrap().dims(), [1, 1280]);
     }
 }

@@ -367,6 +367,10 @@ fn a_file_s_own_tokenizer_wins() {
     std::fs::write(folder.join("tokenizer.json"), r#"{"model": {"type": "WordLevel", "vocab": {}}}"#)
         .unwrap();
     assert_eq!(ids(&Checkpoint::open(&path).unwrap()), embedded);
+    let larger = (0..100).map(|i| format!(r#"["p{i}", -1.0]"#)).collect::<Vec<_>>().join(", ");
+    let larger = json("x").replace("]]", &format!("], {larger}]"));
+    std::fs::write(folder.join("tokenizer.json"), larger).unwrap();
+    assert_eq!(ids(&Checkpoint::open(&path).unwrap()), embedded);
     std::fs::write(folder.join("tokenizer.json"), json("x")).unwrap();
     assert_eq!(ids(&Checkpoint::open(&path).unwrap()), [5, 1]);
     std::fs::write(folder.join("t5.tokenizer.json"), json("\u{2581}cat").replace("cats\"", "dogs\""))

@@ -1,7 +1,7 @@
 //! Token ids and weights, against those of the reference implementation, prompt by prompt.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use models::text::{ClipTokenizer, PromptOptions, Symbol, T5Tokenizer, Tokens};
+use models::text::{ChatTemplate, ClipTokenizer, PromptOptions, QwenTokenizer, Symbol, T5Tokenizer, Tokens};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -86,6 +86,14 @@ fn umt5_from_the_model_inside_its_checkpoint() {
     let model = manifest.tensor("spiece_model").unwrap().bytes();
     let tokenizer = T5Tokenizer::from_sentencepiece("umt5", &model).unwrap().filled_to(512);
     check("wan", "umt5xxl", |prompt| tokenizer.tokenize(prompt, PromptOptions::default()));
+}
+
+#[test]
+fn qwen_of_two_families() {
+    let tokenizer = QwenTokenizer::embedded().unwrap();
+    let options = PromptOptions::default();
+    check("qwen_image", "qwen25_7b", |prompt| tokenizer.tokenize(prompt, &ChatTemplate::QWEN_IMAGE, options));
+    check("z_image", "qwen3_4b", |prompt| tokenizer.tokenize(prompt, &ChatTemplate::Z_IMAGE, options));
 }
 
 #[test]

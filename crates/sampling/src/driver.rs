@@ -60,6 +60,36 @@ pub struct Silent;
 impl Observer for Silent {}
 
 /// Runs the sampler and returns the latent in the autoencoder's scale.
+///
+/// ```
+/// use sampling::{
+///     Latent, LatentFormat, ModelSampling, Prediction, Request, Sampler, Scheduler, Silent, StepPlan, Tuning, noise,
+///     sample,
+/// };
+///
+/// let sampling = ModelSampling::flux(1.15);
+/// let sampler = Sampler::Euler;
+/// let shape = [1, 16, 8, 8];
+/// let request = Request {
+///     sigmas: StepPlan::new(4, 1.0).sigmas(&sampling, Scheduler::Simple, sampler)?,
+///     sampling: &sampling,
+///     format: LatentFormat::Flux,
+///     sampler,
+///     tuning: Tuning::default(),
+///     noise: noise::prepare_noise(42, &shape, None)?,
+///     latent: Latent::zeros(&shape),
+///     mask: None,
+///     cfg: 1.0,
+///     seed: 42,
+/// };
+/// // A model that always sees the same grey picture.
+/// let mut model = |x: &Latent, _sigma: f32, _want_negative: bool| {
+///     Ok(Prediction { positive: Latent::zeros(x.shape()), negative: None })
+/// };
+/// let latent = sample(&request, &mut model, &mut Silent)?;
+/// assert!(latent.values().iter().all(|v| (v - 0.1159).abs() < 1e-6));
+/// # Ok::<(), sampling::Error>(())
+/// ```
 pub fn sample(
     request: &Request<'_>,
     model: &mut dyn Predictor,

@@ -77,6 +77,20 @@ impl LatentFormat {
         }
     }
 
+    /// An empty latent (all zeros) with this format's channels, whatever it had; others come back as they are.
+    ///
+    /// Workflows make empty latents of four channels for models that have more; noise is drawn for the fitted shape.
+    pub fn fit_empty(self, latent: Latent) -> Latent {
+        let mut shape = latent.shape().to_vec();
+        match shape.get_mut(1) {
+            Some(channels) if *channels != self.channels() && latent.is_zero() => {
+                *channels = self.channels();
+                Latent::zeros(&shape)
+            }
+            _ => latent,
+        }
+    }
+
     /// From the autoencoder's scale to the model's.
     pub fn to_model(self, latent: &Latent) -> Result<Latent, Error> {
         self.check(latent)?;
@@ -183,6 +197,15 @@ mod tests {
             assert!(back.values().iter().zip(latent.values()).all(|(a, b)| (a - b).abs() < 1e-6));
             assert!(format.to_model(&Latent::zeros(&[1, 3, 2, 2])).is_err());
         }
+    }
+
+    #[test]
+    fn empty_latents_get_the_formats_channels() {
+        let fitted = LatentFormat::Flux.fit_empty(Latent::zeros(&[2, 4, 8, 6]));
+        assert_eq!(fitted.shape(), [2, 16, 8, 6]);
+        let mut picture = Latent::zeros(&[1, 4, 1, 1]);
+        picture.values_mut()[0] = 1.0;
+        assert_eq!(LatentFormat::Flux.fit_empty(picture.clone()), picture);
     }
 
     #[test]

@@ -252,6 +252,17 @@ impl ModelSampling {
         }
     }
 
+    /// The clean image in `x` at a level, by a model that is given its input and timestep and answers with its output.
+    pub fn denoise_with<E>(
+        &self,
+        x: &Latent,
+        sigma: f32,
+        forward: impl FnOnce(&Latent, f32) -> Result<Latent, E>,
+    ) -> Result<Latent, E> {
+        let output = forward(&self.calculate_input(sigma, x), self.timestep(sigma))?;
+        Ok(self.calculate_denoised(sigma, &output, x))
+    }
+
     /// An image at a level: noise added to it, or mixed into it by a flow.
     ///
     /// `from_pure_noise` says that the run starts at the top, where the level's noise stands for noise and image.

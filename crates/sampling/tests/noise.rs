@@ -5,7 +5,7 @@ mod support;
 
 use sampling::noise::{BrownianTree, Independent, NoiseSource, prepare_noise};
 use support::{data, latent};
-use testkit::{Golden, assert_close};
+use testkit::Golden;
 
 #[test]
 fn initial_noise_is_equal_to_the_bit() {
@@ -34,7 +34,7 @@ fn a_samplers_own_noise_is_equal_to_the_bit() {
 }
 
 #[test]
-fn brownian_noise_is_torchsdes() {
+fn brownian_noise_is_torchsdes_to_the_bit() {
     let golden = Golden::open(data("noise.safetensors")).unwrap();
     let (_, sigmas) = golden.tensor("brownian.sigmas").unwrap();
     let lowest = sigmas.iter().copied().filter(|s| *s > 0.0).fold(f32::INFINITY, f32::min);
@@ -42,9 +42,9 @@ fn brownian_noise_is_torchsdes() {
     for call in 0..5 {
         let want = latent(&golden, &format!("brownian.call{call}"));
         let got = tree.draw(sigmas[call], sigmas[call + 1]);
-        assert_close(&format!("call {call}"), got.values(), want.values(), 1e-6);
+        assert_eq!(got, want, "call {call}");
     }
     let want = latent(&golden, "brownian.half0");
     let got = tree.draw(sigmas[0], (sigmas[0] + sigmas[1]) / 2.0);
-    assert_close("half of the first step", got.values(), want.values(), 1e-6);
+    assert_eq!(got, want, "half of the first step");
 }

@@ -169,10 +169,10 @@ fn check_run(golden: &Golden, case: &Case) {
     };
     let mut recorder = Recorder::default();
     let got = sample(&request, &mut model, &mut recorder).unwrap();
-    for i in 0..steps {
+    for (i, answer) in answers.iter().enumerate() {
         let name = format!("step{i:02}.x");
         assert_close(&format!("{}.{name}", case.key), recorder.x[i].values(), get(&name).values(), TOLERANCE);
-        assert_close(case.key, recorder.denoised[i].values(), answers[i].values(), TOLERANCE);
+        assert_close(case.key, recorder.denoised[i].values(), answer.values(), TOLERANCE);
     }
     let model_scale = case.format.to_model(&got).unwrap();
     assert_close(case.key, model_scale.values(), get("x_final").values(), TOLERANCE);
@@ -181,84 +181,84 @@ fn check_run(golden: &Golden, case: &Case) {
     }
 }
 
+const FLUX: Case = Case {
+    key: "flux_dev_micro_img2img",
+    sampling: "flux_default",
+    format: LatentFormat::Flux,
+    sampler: Sampler::Euler,
+    scheduler: Scheduler::Simple,
+    plan: StepPlan { steps: 4, denoise: 0.6, start: None, end: None, force_full_denoise: false },
+    seed: 42,
+    adds_noise: true,
+};
+
+const SD15: Case = Case {
+    key: "sd15_tiny_img2img",
+    sampling: "sd15",
+    format: LatentFormat::Sd15,
+    scheduler: Scheduler::Normal,
+    plan: StepPlan { steps: 6, denoise: 0.5, start: None, end: None, force_full_denoise: false },
+    ..FLUX
+};
+
 #[test]
-fn whole_runs() {
+fn image_to_image_and_inpainting() {
     let golden = Golden::open(data("runs.safetensors")).unwrap();
-    let flux = Case {
-        key: "flux_dev_micro_img2img",
-        sampling: "flux_default",
-        format: LatentFormat::Flux,
-        sampler: Sampler::Euler,
-        scheduler: Scheduler::Simple,
-        plan: StepPlan::new(4, 0.6),
-        seed: 42,
-        adds_noise: true,
+    check_run(&golden, &FLUX);
+    check_run(&golden, &SD15);
+    check_run(&golden, &Case { key: "flux_dev_micro_inpaint", plan: StepPlan::new(4, 1.0), ..FLUX });
+    check_run(&golden, &Case { key: "sd15_tiny_inpaint", plan: StepPlan::new(4, 1.0), ..SD15 });
+    check_run(&golden, &Case { key: "sd15_tiny_vae_inpaint", plan: StepPlan::new(3, 1.0), ..SD15 });
+}
+
+#[test]
+fn other_sizes_samplings_and_seeds() {
+    let golden = Golden::open(data("runs.safetensors")).unwrap();
+    let batch = Case {
+        key: "flux_dev_micro_batch2_nonsquare",
+        sampler: Sampler::DpmPp2m,
+        scheduler: Scheduler::Beta,
+        plan: StepPlan::new(3, 1.0),
+        seed: u64::MAX,
+        ..FLUX
     };
-    let sd15 = Case {
-        key: "sd15_tiny_img2img",
-        sampling: "sd15",
-        format: LatentFormat::Sd15,
-        scheduler: Scheduler::Normal,
-        plan: StepPlan::new(6, 0.5),
-        ..flux
+    let custom = Case {
+        key: "flux_dev_micro_custom_sampler",
+        sampling: "flux_64x64",
+        plan: StepPlan::new(4, 1.0),
+        seed: 7,
+        ..FLUX
     };
-    check_run(&golden, &flux);
-    check_run(&golden, &sd15);
-    check_run(&golden, &Case { key: "flux_dev_micro_inpaint", plan: StepPlan::new(4, 1.0), ..flux });
-    check_run(&golden, &Case { key: "sd15_tiny_inpaint", plan: StepPlan::new(4, 1.0), ..sd15 });
-    check_run(&golden, &Case { key: "sd15_tiny_vae_inpaint", plan: StepPlan::new(3, 1.0), ..sd15 });
-    check_run(
-        &golden,
-        &Case {
-            key: "flux_dev_micro_batch2_nonsquare",
-            sampler: Sampler::DpmPp2m,
-            scheduler: Scheduler::Beta,
-            plan: StepPlan::new(3, 1.0),
-            seed: u64::MAX,
-            ..flux
-        },
-    );
-    check_run(
-        &golden,
-        &Case {
-            key: "flux_dev_micro_custom_sampler",
-            sampling: "flux_64x64",
-            plan: StepPlan::new(4, 1.0),
-            seed: 7,
-            ..flux
-        },
-    );
-    check_run(
-        &golden,
-        &Case {
-            key: "sd35_micro",
-            sampling: "sd3_shift3",
-            format: LatentFormat::Sd3,
-            sampler: Sampler::DpmPp2m,
-            scheduler: Scheduler::SgmUniform,
-            plan: StepPlan::new(3, 1.0),
-            ..flux
-        },
-    );
-    let advanced = Case { sampler: Sampler::EulerAncestral, scheduler: Scheduler::Karras, ..sd15 };
+    let sd3 = Case {
+        key: "sd35_micro",
+        sampling: "sd3_shift3",
+        format: LatentFormat::Sd3,
+        sampler: Sampler::DpmPp2m,
+        scheduler: Scheduler::SgmUniform,
+        plan: StepPlan::new(3, 1.0),
+        ..FLUX
+    };
+    [batch, custom, sd3].iter().for_each(|case| check_run(&golden, case));
+}
+
+#[test]
+fn two_samplers_in_a_row() {
+    let golden = Golden::open(data("runs.safetensors")).unwrap();
+    let advanced = Case { sampler: Sampler::EulerAncestral, scheduler: Scheduler::Karras, ..SD15 };
     let plan = StepPlan::new(5, 1.0);
-    check_run(
-        &golden,
-        &Case {
-            key: "sd15_tiny_advanced_two_stage.stage1",
-            plan: StepPlan { start: Some(0), end: Some(3), ..plan },
-            ..advanced
-        },
-    );
-    check_run(
-        &golden,
-        &Case {
-            key: "sd15_tiny_advanced_two_stage",
-            plan: StepPlan { start: Some(3), end: Some(10_000), force_full_denoise: true, ..plan },
-            adds_noise: false,
-            ..advanced
-        },
-    );
+    let first = Case {
+        key: "sd15_tiny_advanced_two_stage.stage1",
+        plan: StepPlan { start: Some(0), end: Some(3), ..plan },
+        ..advanced
+    };
+    let second = Case {
+        key: "sd15_tiny_advanced_two_stage",
+        plan: StepPlan { start: Some(3), end: Some(10_000), force_full_denoise: true, ..plan },
+        adds_noise: false,
+        ..advanced
+    };
+    check_run(&golden, &first);
+    check_run(&golden, &second);
 }
 
 fn small_request(sampling: &ModelSampling, sigmas: Vec<f32>) -> Request<'_> {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use sampling::{Sampler, Scheduler, StepPlan, nodes};
+use sampling::{Latent, ModelSampling, Parameterization, Sampler, Scheduler, StepPlan, nodes};
 use serde_json::Value;
 use support::{data, sampling};
 
@@ -135,4 +135,71 @@ fn table_schedules_keep_their_ends_at_any_length() {
     }
     assert!(nodes::gits(1.23, 8, 1.0).is_err());
     assert!(nodes::align_your_steps("SD9", 8, 1.0).unwrap_err().to_string().contains("SDXL"));
+}
+
+#[test]
+fn model_samplings_follow_the_reference() {
+    let golden: Value =
+        serde_json::from_str(&std::fs::read_to_string(data("model_sampling.json")).unwrap()).unwrap();
+    let row = |values: &[f32]| Latent::new(vec![1, 1, 1, 3], values.to_vec()).unwrap();
+    let (x, output) = (row(&[0.5, -1.25, 3.0]), row(&[0.2, 0.7, -1.5]));
+    for (name, sampling) in [
+        ("eps", ModelSampling::discrete(Parameterization::Eps, false)),
+        ("v", ModelSampling::discrete(Parameterization::V, false)),
+        ("v_zsnr", ModelSampling::discrete(Parameterization::V, true)),
+        ("clean", ModelSampling::discrete(Parameterization::Clean, false)),
+        ("edm", ModelSampling::continuous_edm(Parameterization::Edm, (0.002, 80.0), 0.5)),
+        ("continuous_v", ModelSampling::continuous_v(Parameterization::V, (0.002, 500.0), 1.0)),
+        ("flow", ModelSampling::flow(3.0, 1000.0)),
+        ("flux", ModelSampling::flux(1.15)),
+    ] {
+        let want = &golden[name];
+        let compare = |key: &str, got: &[f32]| check(&format!("{name} {key}"), got, &numbers(&want[key]));
+        let sigma = want["sigma"].as_f64().unwrap() as f32;
+        compare("sigmas", &sampling.sigmas().iter().copied().step_by(97).collect::<Vec<_>>());
+        check(
+            name,
+            &[sampling.sigma_max(), sampling.timestep(sigma)],
+            &[want["sigma_max"].as_f64(), want["timestep"].as_f64()],
+        );
+        let timesteps: &[f32] = if ["eps", "v", "v_zsnr", "clean"].contains(&name) {
+            &[0.0, 0.5, 3.25, 998.6]
+        } else {
+            &[0.1, 0.35, 0.8]
+        };
+        compare("sigma_of", &timesteps.iter().map(|t| sampling.sigma(*t)).collect::<Vec<_>>());
+        let percents = [0.0, 0.1, 0.35, 0.8, 0.999, 1.0].map(|p| sampling.percent_to_sigma(p) as f32);
+        compare("percent", &percents);
+        compare("input", sampling.calculate_input(sigma, &x).values());
+        compare("denoised", sampling.calculate_denoised(sigma, &output, &x).values());
+        compare("scaled", sampling.noise_scaling(sigma, &output, &x, false).values());
+        compare("scaled_max", sampling.noise_scaling(sigma, &output, &x, true).values());
+        compare("inverse", sampling.inverse_noise_scaling(sigma, x.clone()).values());
+        let whole = sampling.denoise_with(&x, sigma, |input, timestep| {
+            check("timestep", &[timestep], &[want["timestep"].as_f64()]);
+            compare("input", input.values());
+            Ok::<_, sampling::Error>(output.clone())
+        });
+        compare("denoised", whole.unwrap().values());
+    }
+}
+
+#[test]
+fn schedules_that_read_a_models_table() {
+    let golden: Value =
+        serde_json::from_str(&std::fs::read_to_string(data("model_sampling.json")).unwrap()).unwrap();
+    let eps = sampling("sd15");
+    for case in golden["beta"].as_array().unwrap() {
+        let number = |key: &str| case[key].as_f64().unwrap();
+        let got = nodes::beta(&eps, number("steps") as usize, number("alpha"), number("beta")).unwrap();
+        check(&case.to_string(), &got, &numbers(&case["sigmas"]));
+    }
+    for case in golden["sd_turbo"].as_array().unwrap() {
+        let number = |key: &str| case[key].as_f64().unwrap();
+        let got = nodes::sd_turbo(&eps, number("steps") as usize, number("denoise")).unwrap();
+        check(&case.to_string(), &got, &numbers(&case["sigmas"]));
+    }
+    assert!(nodes::beta(&eps, 4, 0.0, 0.6).is_err());
+    let half = nodes::basic(&eps, Scheduler::Karras, 5, 0.5).unwrap();
+    assert_eq!(half, Scheduler::Karras.sigmas(&eps, 10).unwrap()[5..]);
 }

@@ -8,7 +8,7 @@ use device::{Device, Registry};
 use meta::DeviceId;
 use models::detect::{Family, FluxVariant, Role, detect};
 use models::diffusion::flux::{Flux, FluxInputs};
-use models::text::{ClipTokenizer, EncodeOptions, Encoded, PromptOptions, T5Tokenizer, TextEncoder};
+use models::text::{EncodeOptions, Encoded, PromptOptions, TextEncoder, TextTokenizer};
 use models::vae::kl::Kl;
 use patch::{KeyMap, PatchFile, PatchSet};
 use placement::{AllocationText, DeviceSpec};
@@ -50,13 +50,19 @@ pub(crate) struct FluxPipeline {
     residency: Residency,
     diffusion: Loaded<Flux>,
     variant: FluxVariant,
-    clip_l: Loaded<TextEncoder>,
-    t5: Loaded<TextEncoder>,
+    clip_l: LoadedEncoder,
+    t5: LoadedEncoder,
     autoencoder: Loaded<Kl>,
 }
 
 struct Loaded<M> {
     model: M,
+    id: ModelId,
+}
+
+struct LoadedEncoder {
+    model: TextEncoder,
+    tokenizer: TextTokenizer,
     id: ModelId,
 }
 
@@ -85,15 +91,16 @@ impl FluxPipeline {
         let tokens = flux.tokens(1, 128, 128, T5_TOKENS);
         let diffusion = load(flux.manifest(&files.diffusion, tokens)?, allocation)?;
         let encoder =
-            |file: &Checkpoint, wanted: &str, is_it: fn(&Family) -> bool| -> Result<Loaded<TextEncoder>> {
+            |file: &Checkpoint, wanted: &str, is_it: fn(&Family) -> bool| -> Result<LoadedEncoder> {
                 let found = detect(file);
                 let part = found.parts_for(Role::Text).find(|part| is_it(&part.family));
                 let part = part.with_context(|| {
                     format!("{} has no {wanted}; it looks like {found}", file.path().display())
                 })?;
                 let model = TextEncoder::read(file, &found, part)?;
+                let tokenizer = TextTokenizer::for_encoder(file, &model)?.filled_to(T5_TOKENS);
                 let id = load(model.manifest(file, T5_TOKENS)?, AllocationText::automatic())?;
-                Ok(Loaded { model, id })
+                Ok(LoadedEncoder { model, tokenizer, id })
             };
         let clip_l =
             encoder(&files.clip_l, "CLIP text encoder", |family| matches!(family, Family::Clip { .. }))?;
@@ -144,8 +151,8 @@ impl FluxPipeline {
     }
 
     fn encode(&self, prompt: &str) -> Result<Encoded> {
-        let clip = ClipTokenizer::embedded()?.tokenize(prompt, PromptOptions::default());
-        let t5 = T5Tokenizer::embedded()?.filled_to(T5_TOKENS).tokenize(prompt, PromptOptions::default());
+        let clip = self.clip_l.tokenizer.tokenize(prompt, PromptOptions::default());
+        let t5 = self.t5.tokenizer.tokenize(prompt, PromptOptions::default());
         let session = self.open(self.clip_l.id)?;
         let options = EncodeOptions { unprojected: true, ..EncodeOptions::default() };
         let pooled = self.clip_l.model.encode(&session, &clip, options)?;

@@ -80,7 +80,7 @@ const RULES: &[Rule] = &[
     native(Role::Text, "encoder.block.0.layer.0.SelfAttention.q.weight", t5),
     Rule { layout: Layout::Ggml, ..native(Role::Text, "enc.blk.0.attn_q.weight", t5_of_ggml) },
     native(Role::Text, "model.layers.0.self_attn.q_proj.weight", |_| named("a language model")),
-    Rule { layout: Layout::Ggml, ..native(Role::Text, "blk.0.attn_q.weight", |_| named("a language model")) },
+    Rule { layout: Layout::Ggml, ..native(Role::Text, "blk.0.attn_q.weight", language_model) },
     native(Role::Autoencoder, "decoder.conv_in.weight", kl),
     native(Role::Autoencoder, "encoder.conv_in.weight", kl_encoder),
     native(Role::Autoencoder, "decoder.conv_in.conv.weight", |_| named("for video")),
@@ -201,6 +201,12 @@ fn t5_of_ggml(found: &Neighbours<'_>) -> Option<Family> {
     let width = found.dim(1)?;
     let umt5 = found.has("enc.blk.1.attn_rel_b.weight");
     Some(if umt5 { Family::Umt5 { width } } else { Family::T5 { width } })
+}
+
+/// A language model as converters name it; `enc.` and `dec.` in front are the halves of a T5.
+fn language_model(found: &Neighbours<'_>) -> Option<Family> {
+    let half = found.prefix.ends_with("enc.") || found.prefix.ends_with("dec.");
+    if half { None } else { named("a language model") }
 }
 
 /// The image autoencoder; a kernel of three dimensions is for video.

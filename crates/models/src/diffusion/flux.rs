@@ -14,7 +14,7 @@ use tensor::{Activation, Lane, Padding, Tensor};
 use crate::claims::Claims;
 use crate::detect::{Detected, Family, Layout, Role};
 use crate::{Error, Probe, Result};
-use blocks::{NORM_EPS, State};
+use blocks::{Apart, Joined, NORM_EPS};
 pub use config::Config;
 use positions::Positions;
 pub use weights::Tokens;
@@ -155,7 +155,7 @@ impl Flux {
         inputs: &FluxInputs<'_>,
         positions: Positions,
         probe: &mut Probe<'_>,
-    ) -> Result<State> {
+    ) -> Result<Apart> {
         let lease = session.lease(0)?;
         let batch = inputs.latent.dim(0);
         let mut latent = lease.bring(inputs.latent)?;
@@ -189,11 +189,11 @@ impl Flux {
         let text = lease.linear("txt_in", &lease.bring(inputs.context)?)?;
         probe.show(format_args!("txt_in"), &text);
         let text = text.broadcast([batch, text.dim(1), text.dim(2)])?.contiguous()?;
-        State::new(image, text, &vector, positions)
+        Apart::new(image, text, &vector, positions)
     }
 
     /// From tokens to a latent: the last block of the manifest.
-    fn leave(&self, session: &Session, state: &State, grid: &Grid, probe: &mut Probe<'_>) -> Result<Tensor> {
+    fn leave(&self, session: &Session, state: &Joined, grid: &Grid, probe: &mut Probe<'_>) -> Result<Tensor> {
         let lease = session.lease(session.manifest().blocks().len() - 1)?;
         let image = lease.bring(&state.image_tokens(grid.rows * grid.columns)?)?;
         let change = lease.linear("final_layer.adaLN_modulation.1", &lease.bring(state.vector())?)?;

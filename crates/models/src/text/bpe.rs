@@ -1,7 +1,8 @@
 //! Byte-pair encoding: words as sequences of symbols, of which the pair that was learned first is joined
 //! until no learned pair is left.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 
 /// Learned pairs of symbols, and which symbol each becomes.
 #[derive(Clone, Debug, Default)]
@@ -17,17 +18,86 @@ impl Merges {
         self.pairs.entry((left, right)).or_insert((rank, joined));
     }
 
-    /// Joins pairs of a word, the earliest learned first.
+    /// Joins pairs of a word, the earliest learned first and of equal ones the leftmost. Takes time in
+    /// proportion to the word's length, but for a logarithm.
     pub(crate) fn apply(&self, word: &mut Vec<u32>) {
-        loop {
-            let ranked = word.windows(2).enumerate().filter_map(|(at, pair)| {
-                let (rank, joined) = self.pairs.get(&(pair[0], pair[1]))?;
-                Some((*rank, at, *joined))
-            });
-            let Some((_, at, joined)) = ranked.min() else { return };
-            word[at] = joined;
-            word.remove(at + 1);
+        let mut chain = Chain::new(word);
+        let mut queue = BinaryHeap::new();
+        for left in 0..word.len() {
+            queue.extend(self.candidate(&chain, left));
         }
+        while let Some(Reverse(Candidate { left, pair, joined, .. })) = queue.pop() {
+            if chain.pair(left) != Some(pair) {
+                continue;
+            }
+            chain.join(left, joined);
+            queue.extend(self.candidate(&chain, left));
+            queue.extend(chain.before(left).and_then(|before| self.candidate(&chain, before)));
+        }
+        *word = chain.symbols();
+    }
+
+    fn candidate(&self, chain: &Chain, left: usize) -> Option<Reverse<Candidate>> {
+        let pair = chain.pair(left)?;
+        let (rank, joined) = *self.pairs.get(&pair)?;
+        Some(Reverse(Candidate { rank, left, pair, joined }))
+    }
+}
+
+/// A pair that may be joined, ordered by when it was learned, then by place.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    rank: u32,
+    left: usize,
+    pair: (u32, u32),
+    joined: u32,
+}
+
+/// The symbols of a word, linked so that two become one without moving the others.
+struct Chain {
+    /// A symbol and its neighbours; none where a symbol was joined to the one before.
+    links: Vec<Option<Link>>,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    symbol: u32,
+    before: Option<usize>,
+    after: Option<usize>,
+}
+
+impl Chain {
+    fn new(word: &[u32]) -> Chain {
+        let link = |(i, symbol): (usize, &u32)| {
+            let after = (i + 1 < word.len()).then_some(i + 1);
+            Some(Link { symbol: *symbol, before: i.checked_sub(1), after })
+        };
+        Chain { links: word.iter().enumerate().map(link).collect() }
+    }
+
+    /// The symbols at a place and after it.
+    fn pair(&self, left: usize) -> Option<(u32, u32)> {
+        let link = self.links[left]?;
+        Some((link.symbol, self.links[link.after?]?.symbol))
+    }
+
+    fn before(&self, place: usize) -> Option<usize> {
+        self.links[place]?.before
+    }
+
+    /// Puts one symbol in place of the pair at `left`.
+    fn join(&mut self, left: usize, joined: u32) {
+        let Some(link) = self.links[left] else { return };
+        let Some(right) = link.after else { return };
+        let after = self.links[right].take().and_then(|right| right.after);
+        self.links[left] = Some(Link { symbol: joined, after, ..link });
+        if let Some(Some(next)) = after.map(|after| &mut self.links[after]) {
+            next.before = Some(left);
+        }
+    }
+
+    fn symbols(self) -> Vec<u32> {
+        self.links.into_iter().flatten().map(|link| link.symbol).collect()
     }
 }
 
@@ -57,6 +127,17 @@ mod tests {
         let mut single = vec![7];
         merges.apply(&mut single);
         assert_eq!(single, [7]);
+    }
+
+    #[test]
+    fn long_words_take_no_longer_than_they_must() {
+        let mut merges = Merges::default();
+        merges.push(1, 1, 2);
+        merges.push(2, 2, 3);
+        let mut word = vec![1; 400_001];
+        merges.apply(&mut word);
+        assert_eq!(word.len(), 100_001);
+        assert_eq!(word.last(), Some(&1));
     }
 
     #[test]

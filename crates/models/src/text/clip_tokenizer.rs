@@ -6,6 +6,7 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use super::bpe::{Merges, byte_alphabet};
+use super::characters::{Kind, kind};
 use super::embedded;
 use super::tokens::{Frame, PromptOptions, Tokens, read_prompt};
 use crate::{Error, Result};
@@ -161,23 +162,6 @@ fn word_len(text: &str) -> usize {
     match kind(first) {
         Kind::Space | Kind::Number => first.len_utf8(),
         of => text.find(|c| kind(c) != of).unwrap_or(text.len()),
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Space,
-    Letter,
-    Number,
-    Other,
-}
-
-fn kind(c: char) -> Kind {
-    match c.general_category_group() {
-        _ if c.is_whitespace() => Kind::Space,
-        GeneralCategoryGroup::Letter => Kind::Letter,
-        GeneralCategoryGroup::Number => Kind::Number,
-        _ => Kind::Other,
     }
 }
 

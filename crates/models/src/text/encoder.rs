@@ -33,7 +33,7 @@ pub type Embeddings = HashMap<String, Tensor>;
 pub struct EncodeOptions<'a> {
     /// Which layer's result becomes the conditioning.
     pub layer: Layer,
-    /// The pooled result is not multiplied with the encoder's projection (FLUX and SD3 use CLIP-L so).
+    /// The pooled result is not multiplied with the encoder's projection (SD1.5, SD3 and FLUX use CLIP-L so).
     pub unprojected: bool,
     /// Tokens after the end are hidden from attention, and their results are zero (Wan).
     pub masked: bool,

@@ -3,6 +3,8 @@
 
 /// The weight of one pair of parentheses without a number.
 const EMPHASIS: f64 = 1.1;
+/// Groups within more groups than this are plain text, so that no prompt can exhaust the stack.
+const MAX_DEPTH: usize = 200;
 /// What names an embedding.
 const EMBEDDING: &str = "embedding:";
 /// Stand-ins for escaped parentheses while groups are found. They cannot be typed.
@@ -42,7 +44,7 @@ pub(crate) struct EmbeddingText<'a> {
 pub fn segments(prompt: &str) -> Vec<Segment> {
     let escaped = prompt.replace("\\)", ESCAPED_CLOSE).replace("\\(", ESCAPED_OPEN);
     let mut found = Vec::new();
-    weigh(&escaped, 1.0, &mut found);
+    weigh(&escaped, 1.0, 0, &mut found);
     for segment in &mut found {
         segment.text = segment.text.replace(ESCAPED_CLOSE, ")").replace(ESCAPED_OPEN, "(");
     }
@@ -57,9 +59,10 @@ pub fn unweighted(prompt: &str) -> Vec<Segment> {
 
 /// Splits text at its outermost groups and weighs each; a number after the last colon of a group
 /// replaces whatever weight the groups around it gave.
-fn weigh(text: &str, weight: f64, found: &mut Vec<Segment>) {
+fn weigh(text: &str, weight: f64, depth: usize, found: &mut Vec<Segment>) {
     for piece in outermost(text) {
-        let inner = piece.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+        let group = Some(piece.as_str()).filter(|_| depth < MAX_DEPTH);
+        let inner = group.and_then(|piece| piece.strip_prefix('(')?.strip_suffix(')'));
         let Some(inner) = inner else {
             found.push(Segment { text: piece, weight });
             continue;
@@ -69,8 +72,8 @@ fn weigh(text: &str, weight: f64, found: &mut Vec<Segment>) {
             Some((&inner[..at], value))
         });
         match number {
-            Some((inner, value)) => weigh(inner, value, found),
-            None => weigh(inner, weight * EMPHASIS, found),
+            Some((inner, value)) => weigh(inner, value, depth + 1, found),
+            None => weigh(inner, weight * EMPHASIS, depth + 1, found),
         }
     }
 }
@@ -156,6 +159,15 @@ mod tests {
             assert_eq!(weights(prompt), expected, "{prompt}");
         }
         assert_eq!(unweighted("(a:2) \\(b"), vec![Segment { text: "(a:2) (b".into(), weight: 1.0 }]);
+    }
+
+    #[test]
+    fn no_prompt_is_too_deep() {
+        let deep = format!("{}a{}", "(".repeat(20_000), ")".repeat(20_000));
+        let found = segments(&deep);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].text.len(), deep.len() - 2 * MAX_DEPTH);
+        assert_eq!(segments(&"(".repeat(20_000)).len(), 1);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::charsmap::CharsMap;
 use super::clip_tokenizer::ClipTokenizer;
 use super::encoder::TextEncoder;
 use super::sentencepiece::{Piece, PieceKind};
+use super::t5::T5Config;
 use super::tokens::{PromptOptions, Tokens};
 use super::unigram::T5Tokenizer;
 use crate::detect::file_name;
@@ -18,6 +19,8 @@ use crate::{Error, Result};
 
 /// The tensor that holds a SentencePiece model.
 const EMBEDDED_MODEL: &str = "spiece_model";
+/// More entries of an encoder's table than its tokenizer has pieces; T5 has 28, UMT5 84.
+const SPARE_ENTRIES: usize = 512;
 /// CLIP models from this width on fill chunks with zeros.
 const ZERO_PADDED_WIDTH: usize = 1024;
 
@@ -35,16 +38,14 @@ impl TextTokenizer {
     pub fn for_encoder(checkpoint: &Checkpoint, encoder: &TextEncoder) -> Result<TextTokenizer> {
         match encoder {
             TextEncoder::Clip(clip) => {
-                let tokenizer = match beside(checkpoint, ClipTokenizer::from_json)? {
+                let tokenizer = match beside(checkpoint, ClipTokenizer::from_json, |_| true)? {
                     Some(tokenizer) => tokenizer,
                     None => ClipTokenizer::embedded()?,
                 };
                 let zeros = clip.config().width >= ZERO_PADDED_WIDTH;
                 Ok(TextTokenizer::Clip(if zeros { tokenizer.padded_with_zeros() } else { tokenizer }))
             }
-            TextEncoder::T5(t5) => {
-                Ok(TextTokenizer::T5(t5_tokenizer(checkpoint, t5.config().own_positions)?))
-            }
+            TextEncoder::T5(t5) => Ok(TextTokenizer::T5(t5_tokenizer(checkpoint, t5.config())?)),
         }
     }
 
@@ -66,11 +67,17 @@ impl TextTokenizer {
     }
 }
 
-fn t5_tokenizer(checkpoint: &Checkpoint, umt5: bool) -> Result<T5Tokenizer> {
+fn t5_tokenizer(checkpoint: &Checkpoint, config: &T5Config) -> Result<T5Tokenizer> {
+    let umt5 = config.own_positions;
     if let Some(tokenizer) = from_metadata(checkpoint, !umt5)? {
         return Ok(tokenizer);
     }
-    if let Some(tokenizer) = beside(checkpoint, T5Tokenizer::from_json)? {
+    // Tables are rounded up a little, so a tokenizer that has far fewer pieces is another encoder's.
+    let fits = |tokenizer: &T5Tokenizer| {
+        let spare = config.vocabulary.checked_sub(tokenizer.vocabulary());
+        spare.is_some_and(|spare| spare <= SPARE_ENTRIES)
+    };
+    if let Some(tokenizer) = beside(checkpoint, T5Tokenizer::from_json, fits)? {
         return Ok(tokenizer);
     }
     let inside = |name: &str| name == EMBEDDED_MODEL || name.ends_with(&format!(".{EMBEDDED_MODEL}"));
@@ -89,8 +96,12 @@ fn t5_tokenizer(checkpoint: &Checkpoint, umt5: bool) -> Result<T5Tokenizer> {
 }
 
 /// The tokenizer in the JSON file named like the checkpoint, or in the `tokenizer.json` of its folder. The
-/// latter may be another encoder's: if it is not of the right kind, it is left alone.
-fn beside<T>(checkpoint: &Checkpoint, read: impl Fn(&str, &str) -> Result<T>) -> Result<Option<T>> {
+/// latter may be another encoder's: if it is not of the right kind and size, it is left alone.
+fn beside<T>(
+    checkpoint: &Checkpoint,
+    read: impl Fn(&str, &str) -> Result<T>,
+    fits: impl Fn(&T) -> bool,
+) -> Result<Option<T>> {
     // A checkpoint in memory has no folder.
     if !checkpoint.path().is_file() {
         return Ok(None);
@@ -100,7 +111,7 @@ fn beside<T>(checkpoint: &Checkpoint, read: impl Fn(&str, &str) -> Result<T>) ->
     if let Some(json) = text_of(&own)? {
         return read(&own.display().to_string(), &json).map(Some);
     }
-    Ok(text_of(&shared)?.and_then(|json| read(&shared.display().to_string(), &json).ok()))
+    Ok(text_of(&shared)?.and_then(|json| read(&shared.display().to_string(), &json).ok()).filter(fits))
 }
 
 fn text_of(path: &Path) -> Result<Option<String>> {

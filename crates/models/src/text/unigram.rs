@@ -71,6 +71,11 @@ impl T5Tokenizer {
         self
     }
 
+    /// Number of pieces.
+    pub fn vocabulary(&self) -> usize {
+        self.pieces.scores.len()
+    }
+
     /// A prompt in one chunk, however long.
     pub fn tokenize(&self, prompt: &str, options: PromptOptions<'_>) -> Tokens {
         read_prompt(prompt, options, self.frame, |text| self.encode(text))

@@ -57,24 +57,21 @@ impl Kl {
         )
     }
 
-    /// Bytes that activations take at most for whole images of this size, with elements of this size.
-    pub fn working_bytes(&self, batch: usize, height: usize, width: usize, element_bytes: usize) -> u64 {
-        (batch * weights::working_values(&self.config, height * width) * element_bytes) as u64
+    /// Bytes that activations take at most for a whole image of this size, with elements of this size.
+    pub fn working_bytes(&self, height: usize, width: usize, element_bytes: usize) -> u64 {
+        (weights::working_values(&self.config, height * width) * element_bytes) as u64
     }
 
-    /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1. If
-    /// a device has no room for whole images, they are made in tiles.
+    /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1, one
+    /// after the other. If a device has no room for a whole one, it is made in tiles.
     pub fn decode(&self, session: &Session, latent: &Tensor) -> Result<Tensor> {
-        let mut tiling = Some(USUAL_TILES);
-        let mut result = self.decode_whole(session, latent, &mut Probe::none());
-        while let (Err(error), Some(tiles)) = (&result, tiling) {
-            if !error.is_out_of_memory() {
-                break;
-            }
-            result = self.decode_tiled(session, latent, tiles);
-            tiling = tiles.halved();
-        }
-        result
+        self.check_latent(latent)?;
+        each_item(latent, |latent| {
+            whole_or_in_tiles(
+                || self.decode_whole(session, latent, &mut Probe::none()),
+                |tiling| self.decode_tiled(session, latent, tiling),
+            )
+        })
     }
 
     /// As [`Kl::decode`], always whole, with a look at what the modules compute.
@@ -98,21 +95,16 @@ impl Kl {
         to_image(&raw)
     }
 
-    /// Images `[batch, height, width, 3]` of values from 0 to 1 to latents `[batch, channels, height, width]`:
-    /// the mean of the distribution. What a size has over a multiple of the factor is cut off on both sides. If
-    /// a device has no room for whole images, they are encoded in tiles.
+    /// Images `[batch, height, width, 3]` of values from 0 to 1 to latents `[batch, channels, height, width]`, one
+    /// after the other: the mean of the distribution. What a size has over a multiple of the factor is cut off on
+    /// both sides. If a device has no room for a whole image, it is encoded in tiles.
     pub fn encode(&self, session: &Session, image: &Tensor) -> Result<Tensor> {
-        let pixels = self.pixels_of(image)?;
-        let mut tiling = Some(USUAL_TILES);
-        let mut result = self.encode_raw(session, &pixels);
-        while let (Err(error), Some(tiles)) = (&result, tiling) {
-            if !error.is_out_of_memory() {
-                break;
-            }
-            result = self.encode_pixels_tiled(session, &pixels, tiles);
-            tiling = tiles.halved();
-        }
-        result
+        each_item(&self.pixels_of(image)?, |pixels| {
+            whole_or_in_tiles(
+                || self.encode_raw(session, pixels),
+                |tiling| self.encode_pixels_tiled(session, pixels, tiling),
+            )
+        })
     }
 
     /// As [`Kl::encode`], always in tiles; their size is in latent values.
@@ -204,6 +196,31 @@ impl Kl {
         }
         Ok(pixels.permute(&[0, 3, 1, 2])?.contiguous()?.affine(2.0, -1.0)?)
     }
+}
+
+/// The results for the items of a batch. Images are large, so one at a time.
+fn each_item(batch: &Tensor, compute: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    if batch.dim(0) == 1 {
+        return compute(batch);
+    }
+    let items = (0..batch.dim(0)).map(|i| compute(&batch.slice(0, i, 1)?)).collect::<Result<Vec<_>>>()?;
+    Ok(Tensor::concat(&items.iter().collect::<Vec<_>>(), 0)?)
+}
+
+/// Tries without tiles, then with smaller and smaller ones while memory is what is missing.
+fn whole_or_in_tiles(
+    whole: impl Fn() -> Result<Tensor>,
+    tiled: impl Fn(Tiling) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let mut result = whole();
+    let mut tiling = Some(USUAL_TILES);
+    while let (Err(error), Some(tiles)) = (&result, tiling)
+        && error.is_out_of_memory()
+    {
+        result = tiled(tiles);
+        tiling = tiles.halved();
+    }
+    result
 }
 
 /// Values from -1 to 1, channels first, as an image.

@@ -16,7 +16,8 @@ impl FlowStep {
         let down = next * (1.0 + (next / sigma - 1.0) * eta);
         let (alpha_next, alpha_down) = (1.0 - next, 1.0 - down);
         let squared = next * next - down * down * (alpha_next * alpha_next) / (alpha_down * alpha_down);
-        FlowStep { down, keep: alpha_next / alpha_down, renoise: squared.sqrt() }
+        // Without fresh noise rounding can leave a little less than nothing.
+        FlowStep { down, keep: alpha_next / alpha_down, renoise: squared.max(0.0).sqrt() }
     }
 }
 

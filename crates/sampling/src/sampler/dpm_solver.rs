@@ -46,12 +46,15 @@ impl Run<'_> {
         /// A step that the error would shrink below this share is taken again.
         const ACCEPT: f64 = 0.81;
         let Some((mut t, end)) = self.log_bounds("dpm_adaptive")? else { return Ok(x) };
-        let mut length = 0.05f64;
+        // Rising levels are walked backwards.
+        let forward = end > t;
+        let mut length = if forward { 0.05f64 } else { -0.05 };
         let mut last = x.clone();
         let mut step = 0;
-        while t < end - 1e-5 {
-            let next = end.min(t + length as f32);
-            if next <= t {
+        while if forward { t < end - 1e-5 } else { t > end + 1e-5 } {
+            let reach = t + length as f32;
+            let next = if forward { end.min(reach) } else { end.max(reach) };
+            if next == t {
                 return Err(Error::Diverged { sampler: "dpm_adaptive", step });
             }
             let mut slopes = self.slopes(&x, t)?;

@@ -19,8 +19,9 @@ const SHARED: &[Shared] = &[
     Shared { name: "serde", users: &[], why: "values derive their own serialisation" },
     Shared {
         name: "serde_json",
-        users: &["checkpoint", "server", BINARY_CRATE],
-        why: "safetensors headers, the wire protocol and `--json` are three subjects; no other crate knows JSON",
+        users: &["checkpoint", "models", "server", BINARY_CRATE],
+        why: "safetensors headers, tokenizer files, the wire protocol and `--json` are four subjects; no other crate \
+              knows JSON",
     },
     Shared {
         name: "half",

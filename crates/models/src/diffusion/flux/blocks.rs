@@ -10,13 +10,24 @@ use crate::{Probe, Result};
 /// Added to the variance in every normalisation.
 pub(super) const NORM_EPS: f32 = 1e-6;
 
-/// The activations between blocks. They travel together to where the next block computes.
-pub(super) struct State {
-    /// Image tokens `[batch, tokens, hidden]`; after [`State::join`] those of the text in front of them.
+/// The activations between double blocks. They travel together to where the next block computes.
+pub(super) struct Apart {
+    /// Image tokens `[batch, tokens, hidden]`.
     image: Tensor,
-    /// Text tokens, until they are joined.
+    /// Text tokens `[batch, tokens, hidden]`.
     text: Tensor,
     /// Time, guidance and pooled text, after the SiLU with which every block begins, `[batch or 1, hidden]`.
+    vector: Tensor,
+    positions: Positions,
+}
+
+/// The activations between single blocks.
+pub(super) struct Joined {
+    /// Text tokens, then image tokens, `[batch, tokens, hidden]`.
+    tokens: Tensor,
+    /// How many of them are text.
+    texts: usize,
+    /// As in [`Apart`].
     vector: Tensor,
     positions: Positions,
 }
@@ -35,35 +46,21 @@ struct Heads {
     v: Tensor,
 }
 
-impl State {
-    pub(super) fn new(image: Tensor, text: Tensor, vector: &Tensor, positions: Positions) -> Result<State> {
-        Ok(State { image, text, vector: vector.activate(Activation::Silu)?, positions })
+impl Apart {
+    pub(super) fn new(image: Tensor, text: Tensor, vector: &Tensor, positions: Positions) -> Result<Apart> {
+        Ok(Apart { image, text, vector: vector.activate(Activation::Silu)?, positions })
     }
 
     /// The same activations where a block computes.
-    pub(super) fn bring(self, lease: &Lease<'_>) -> Result<State> {
-        Ok(State {
-            image: lease.bring(&self.image)?,
-            text: lease.bring(&self.text)?,
-            vector: lease.bring(&self.vector)?,
-            positions: self.positions,
-        })
+    pub(super) fn bring(self, lease: &Lease<'_>) -> Result<Apart> {
+        let (image, text) = (lease.bring(&self.image)?, lease.bring(&self.text)?);
+        Ok(Apart { image, text, vector: lease.bring(&self.vector)?, positions: self.positions })
     }
 
     /// Text and image in one sequence, as single blocks want them.
-    pub(super) fn join(self) -> Result<State> {
-        let image = Tensor::concat(&[&self.text, &self.image], 1)?;
-        Ok(State { image, text: self.text, ..self })
-    }
-
-    /// The first `count` tokens of the image, after joining.
-    pub(super) fn image_tokens(&self, count: usize) -> Result<Tensor> {
-        Ok(self.image.slice(1, self.text.dim(1), count)?)
-    }
-
-    /// Time, guidance and pooled text after SiLU.
-    pub(super) fn vector(&self) -> &Tensor {
-        &self.vector
+    pub(super) fn join(self) -> Result<Joined> {
+        let tokens = Tensor::concat(&[&self.text, &self.image], 1)?;
+        Ok(Joined { tokens, texts: self.text.dim(1), vector: self.vector, positions: self.positions })
     }
 
     /// A block that keeps image and text apart: they meet in its attention.
@@ -73,7 +70,7 @@ impl State {
         lease: &Lease<'_>,
         index: usize,
         probe: &mut Probe<'_>,
-    ) -> Result<State> {
+    ) -> Result<Apart> {
         let block = format!("double_blocks.{index}");
         if index == 0 {
             self.positions.show(lease.lane(), probe)?;
@@ -101,7 +98,25 @@ impl State {
         let text = text_side.add_attended(&self.text, &text, &text_first, probe)?;
         let text = text_side.feed_forward(&text, &text_second, probe)?;
         probe.show(format_args!("{block}.1"), &text);
-        Ok(State { image, text, ..self })
+        Ok(Apart { image, text, ..self })
+    }
+}
+
+impl Joined {
+    /// The same activations where a block computes.
+    pub(super) fn bring(self, lease: &Lease<'_>) -> Result<Joined> {
+        let (tokens, vector) = (lease.bring(&self.tokens)?, lease.bring(&self.vector)?);
+        Ok(Joined { tokens, vector, ..self })
+    }
+
+    /// The first `count` tokens of the image.
+    pub(super) fn image_tokens(&self, count: usize) -> Result<Tensor> {
+        Ok(self.tokens.slice(1, self.texts, count)?)
+    }
+
+    /// Time, guidance and pooled text after SiLU.
+    pub(super) fn vector(&self) -> &Tensor {
+        &self.vector
     }
 
     /// A block over text and image together, with attention and feed-forward side by side.
@@ -111,7 +126,7 @@ impl State {
         lease: &Lease<'_>,
         index: usize,
         probe: &mut Probe<'_>,
-    ) -> Result<State> {
+    ) -> Result<Joined> {
         let block = format!("single_blocks.{index}");
         let rotation = self.positions.on(lease.lane())?;
         let change = lease.linear(&format!("{block}.modulation.lin"), &self.vector)?;
@@ -120,7 +135,7 @@ impl State {
 
         // Each step's inputs go as soon as its result is there: sequences are long.
         let modulated = {
-            let normed = self.image.layer_norm(None, None, NORM_EPS)?;
+            let normed = self.tokens.layer_norm(None, None, NORM_EPS)?;
             probe.show(format_args!("{block}.pre_norm"), &normed);
             normed.modulate(&change.scale, &change.shift)?
         };
@@ -137,9 +152,9 @@ impl State {
         };
         let out = lease.linear(&format!("{block}.linear2"), &both)?;
         probe.show(format_args!("{block}.linear2"), &out);
-        let image = self.image.gated_add(&change.gate, &out)?;
-        probe.show(format_args!("{block}"), &image);
-        Ok(State { image, ..self })
+        let tokens = self.tokens.gated_add(&change.gate, &out)?;
+        probe.show(format_args!("{block}"), &tokens);
+        Ok(Joined { tokens, ..self })
     }
 }
 

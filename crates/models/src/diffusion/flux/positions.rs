@@ -93,6 +93,7 @@ impl Positions {
 }
 
 /// Where a grid of tokens stands.
+#[derive(Clone, Copy)]
 enum Place {
     /// All tokens at 0, 0, 0.
     Point,

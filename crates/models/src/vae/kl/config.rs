@@ -6,6 +6,9 @@ use crate::claims::Claims;
 /// What errors call the family.
 pub(super) const FAMILY: &str = "the KL autoencoder";
 
+/// The most stages of one half; three double the size in every autoencoder there is.
+const MAX_STAGES: usize = 10;
+
 /// The sizes of a KL autoencoder. A half that the file does not have has no stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -62,14 +65,16 @@ impl Config {
     /// Pixels per latent value along one dimension.
     pub fn factor(&self) -> usize {
         let stages = if self.up.is_empty() { &self.down } else { &self.up };
-        let doublings = stages.iter().filter(|stage| stage.resizes).count();
-        1 << doublings.min(usize::BITS as usize - 2)
+        1 << stages.iter().filter(|stage| stage.resizes).count()
     }
 }
 
 /// The stages called `name.0`, `name.1`, …
 fn stages(claims: &Claims<'_>, name: &str, resize: &str) -> Result<Vec<Stage>> {
     let count = claims.count(|i| format!("{name}.{i}.block.0.conv1.weight"));
+    if let Some(entry) = claims.find(&format!("{name}.{MAX_STAGES}.block.0.conv1.weight")) {
+        return Err(claims.wrong_shape(entry, format!("at most {MAX_STAGES} stages")));
+    }
     let stage = |i: usize| {
         let blocks = claims.count(|j| format!("{name}.{i}.block.{j}.conv1.weight"));
         let channels = (0..blocks).map(|j| {

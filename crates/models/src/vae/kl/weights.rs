@@ -26,8 +26,8 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config, pixels: usize) -> R
 /// The most values that are alive at a time beside the weights, for one image.
 pub(super) fn working_values(config: &Config, pixels: usize) -> usize {
     let latent_area = pixels / config.factor().pow(2);
-    let middle = 6 * latent_area * config.middle + 2 * SCORES.min(latent_area.pow(2));
-    let mut most = middle;
+    // Attention: tokens, their norm, queries, keys, values, the result and a part of it, and two sets of scores.
+    let mut most = 7 * latent_area * config.middle + 2 * SCORES.min(latent_area.saturating_mul(latent_area));
     // Both halves are walked from the latent to the image; the encoder is as large as the decoder.
     for stages in [&config.up, &config.down] {
         let (mut area, mut from) = (latent_area, config.middle);
