@@ -1,5 +1,6 @@
 //! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
 
+mod flux;
 mod ops;
 mod residency;
 mod torch;
@@ -14,6 +15,7 @@ use crate::machine::Machine;
 /// Measures what was asked for.
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
+        BenchCase::Flux => flux::run(machine, args),
         BenchCase::Ops => ops::run(machine, args),
         BenchCase::Residency => residency::run(machine, args),
     }

@@ -222,6 +222,8 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchCase {
     /// Matrix products, convolutions and attention at model shapes
     Ops,
+    /// Steps of a FLUX-shaped model of 12 billion random weights, resident and offloaded
+    Flux,
     /// Streaming on a metered simulated device, and memory over many loads and frees
     Residency,
 }

@@ -1,0 +1,318 @@
+//! `gantry bench flux`: steps of a FLUX-shaped model of random weights, with nothing, half and all of it
+//! offloaded, and a cut of it against the CPU.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use checkpoint::Checkpoint;
+use device::{Device, Registry};
+use meta::{ByteSize, DType, DeviceId};
+use models::detect::detect;
+use models::diffusion::flux::{Flux, FluxInputs};
+use placement::{AllocationText, DeviceSpec, Plan};
+use residency::{Cancel, LoadOptions, Residency, Session};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tensor::Lane;
+use testkit::{Manifest, ScratchDir, random_normal};
+
+use crate::bandwidth;
+use crate::cli::BenchArgs;
+use crate::commands::{print, print_json};
+use crate::machine::Machine;
+use crate::table::Table;
+
+/// One double and one single block at FLUX's full width; the whole model repeats them.
+const ONE_BLOCK_EACH: &str = include_str!("../../../testkit/data/manifests/flux_dev_d1s1.json");
+/// Blocks of FLUX.1.
+const FULL_DEPTH: [usize; 2] = [19, 38];
+/// Text tokens of a prompt.
+const TEXT: usize = 512;
+/// Steps that are measured; their median counts.
+const STEPS: usize = 5;
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    device: String,
+    device_name: String,
+    parameters: u64,
+    model_bytes: u64,
+    pixels: usize,
+    link_bytes_per_s: f64,
+    /// Error of one evaluation of the cut of one block each, against the CPU in f32.
+    cut_relative_error: f64,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    offload_percent: u32,
+    streamed_bytes: u64,
+    load_s: f64,
+    step_s: f64,
+    /// The longer of the resident step and the streamed bytes over the link.
+    bound_s: f64,
+    over_bound: f64,
+    predicted_s: f64,
+    peak_bytes: u64,
+    planned_bytes: u64,
+    /// Whether the result has the same bits as the resident one.
+    identical: bool,
+}
+
+pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
+    let device = machine.registry().get(args.device)?;
+    ensure!(
+        device.id() != DeviceId::CPU,
+        "bench flux measures an accelerator: name one with --device cuda:0"
+    );
+    let dir = ScratchDir::new()?;
+    let cut = write_model(dir.path(), [1, 1])?;
+    let cut_relative_error = cut_error(machine, device.id(), &cut, 512)?;
+    std::fs::remove_file(&cut)?;
+    let path = write_model(dir.path(), FULL_DEPTH)?;
+    let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
+    let bench = Bench { devices: machine.registry(), compute: device.id(), path: &path, pixels: 1024, link };
+    let resident = bench.measure("", 1e14)?;
+    let flops: u64 = resident.flops;
+    let mut rows = vec![bench.row(0, &resident, &resident)];
+    for percent in [50, 100] {
+        let text = format!("{},{}%;cpu,{percent}%", device.id(), 100 - percent);
+        let measured = bench.measure(&text, flops as f64 / resident.step_s)?;
+        rows.push(bench.row(percent, &measured, &resident));
+    }
+    let checkpoint = Checkpoint::open(&path)?;
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        device: device.id().to_string(),
+        device_name: device.description().name.clone(),
+        parameters: checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum(),
+        model_bytes: checkpoint.tensor_bytes(),
+        pixels: bench.pixels,
+        link_bytes_per_s: link,
+        cut_relative_error,
+        rows,
+    };
+    if args.output.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a FLUX checkpoint of procedural weights with this many double and single blocks.
+fn write_model(dir: &Path, [double, single]: [usize; 2]) -> Result<PathBuf> {
+    let mut manifest: Value = serde_json::from_str(ONE_BLOCK_EACH)?;
+    let tensors = manifest["tensors"].as_array().context("the manifest lists no tensors")?.clone();
+    let mut all = Vec::new();
+    for tensor in tensors {
+        let name = tensor["name"].as_str().context("a tensor without a name")?.to_owned();
+        let repeats = match name.split('.').next() {
+            Some("double_blocks") => double,
+            Some("single_blocks") => single,
+            _ => 1,
+        };
+        for block in 0..repeats {
+            let mut copy = tensor.clone();
+            copy["name"] = json!(name.replacen("_blocks.0.", &format!("_blocks.{block}."), 1));
+            all.push(copy);
+        }
+    }
+    manifest["file"] = json!(format!("flux_{double}_{single}.safetensors"));
+    manifest["tensors"] = Value::Array(all);
+    Ok(Manifest::parse(&manifest.to_string())?.write_to(dir)?)
+}
+
+/// A FLUX model in a session, and what it is given.
+struct Loaded {
+    flux: Flux,
+    session: Session,
+}
+
+impl Loaded {
+    /// Evaluates the model once on fixed inputs; the result stays on its device.
+    fn evaluate(&self, pixels: usize) -> Result<tensor::Tensor> {
+        let lane = self.session.lane()?;
+        let side = pixels / 8;
+        let latent = lane.tensor([1, 16, side, side], &random_normal(1, 16 * side * side))?;
+        let context = lane.tensor([1, TEXT, 4096], &random_normal(2, TEXT * 4096))?;
+        let pooled = lane.tensor([1, 768], &random_normal(3, 768))?;
+        self.evaluate_on(&latent, &context, &pooled)
+    }
+
+    fn evaluate_on(
+        &self,
+        latent: &tensor::Tensor,
+        context: &tensor::Tensor,
+        pooled: &tensor::Tensor,
+    ) -> Result<tensor::Tensor> {
+        let inputs = FluxInputs { guidance: Some(3.5), ..FluxInputs::new(latent, 0.8, context, pooled) };
+        Ok(self.flux.forward(&self.session, &inputs)?)
+    }
+}
+
+/// ‖device − CPU‖ / ‖CPU‖ of one evaluation.
+fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) -> Result<f64> {
+    let evaluate = |compute: DeviceId| -> Result<Vec<f32>> {
+        let bench = Bench { devices: machine.registry(), compute, path, pixels, link: 1e10 };
+        let (_, loaded, _) = bench.load("", 1e12)?;
+        Ok(loaded.evaluate(pixels)?.to_vec()?)
+    };
+    let (got, want) = (evaluate(device)?, evaluate(DeviceId::CPU)?);
+    let square = |v: f64| v * v;
+    let difference: f64 = got.iter().zip(&want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();
+    let norm: f64 = want.iter().map(|w| square(f64::from(*w))).sum();
+    Ok((difference / norm).sqrt())
+}
+
+struct Bench<'a> {
+    devices: &'a Registry,
+    compute: DeviceId,
+    path: &'a Path,
+    pixels: usize,
+    link: f64,
+}
+
+/// One allocation, measured.
+struct Measured {
+    plan: Plan,
+    flops: u64,
+    load_s: f64,
+    step_s: f64,
+    peak_bytes: u64,
+    output: Vec<f32>,
+}
+
+impl Bench<'_> {
+    fn load(&self, text: &str, rate: f64) -> Result<(Plan, Loaded, u64)> {
+        let checkpoint = Checkpoint::open(self.path)?;
+        let flux = Flux::read(&checkpoint, &detect(&checkpoint))?;
+        let side = self.pixels / 8;
+        let tokens = flux.tokens(1, side, side, TEXT);
+        let manifest = flux.manifest(&checkpoint, tokens)?;
+        let flops = manifest.blocks().iter().map(|block| block.flops).sum();
+        let lane = Lane::preferred(self.devices.get(self.compute)?)?;
+        let seconds = |flops: u64| flops as f64 / rate;
+        let mut request = Residency::plan_request(&manifest, self.compute, self.specs(), seconds);
+        request.allocation = AllocationText::parse(text)?;
+        request.working_bytes = flux.working_bytes(tokens, lane.dtype().bytes());
+        let plan = placement::plan(&request)?;
+        let residency = Residency::new(self.devices.clone());
+        let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
+        let id = residency.load(manifest, plan.clone(), options)?;
+        let session = residency.open(id, &Cancel::default())?;
+        Ok((plan, Loaded { flux, session }, flops))
+    }
+
+    fn measure(&self, text: &str, rate: f64) -> Result<Measured> {
+        let start = Instant::now();
+        let (plan, loaded, flops) = self.load(text, rate)?;
+        let load_s = start.elapsed().as_secs_f64();
+        let ledger = self.devices.get(self.compute)?.ledger();
+        ledger.reset_peak();
+        let output = loaded.evaluate(self.pixels)?.to_vec()?;
+        let lane = loaded.session.lane()?;
+        let side = self.pixels / 8;
+        let latent = lane.tensor([1, 16, side, side], &random_normal(1, 16 * side * side))?;
+        let context = lane.tensor([1, TEXT, 4096], &random_normal(2, TEXT * 4096))?;
+        let pooled = lane.tensor([1, 768], &random_normal(3, 768))?;
+        let mut times = Vec::new();
+        for _ in 0..STEPS {
+            let start = Instant::now();
+            loaded.evaluate_on(&latent, &context, &pooled)?;
+            lane.stream().synchronize()?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(Measured {
+            plan,
+            flops,
+            load_s,
+            step_s: times[STEPS / 2],
+            peak_bytes: ledger.report().peak,
+            output,
+        })
+    }
+
+    fn row(&self, offload_percent: u32, measured: &Measured, resident: &Measured) -> Row {
+        let streamed_bytes = measured.plan.streamed_bytes();
+        let bound_s = resident.step_s.max(streamed_bytes as f64 / self.link);
+        Row {
+            offload_percent,
+            streamed_bytes,
+            load_s: measured.load_s,
+            step_s: measured.step_s,
+            bound_s,
+            over_bound: measured.step_s / bound_s,
+            // The resident step is what the prediction of the others starts from.
+            predicted_s: if offload_percent == 0 {
+                resident.step_s
+            } else {
+                measured.plan.prediction.seconds_per_step
+            },
+            peak_bytes: measured.peak_bytes,
+            planned_bytes: measured.plan.device(self.compute).map_or(0, placement::DeviceUse::total_bytes),
+            identical: measured.output == resident.output,
+        }
+    }
+
+    fn specs(&self) -> Vec<DeviceSpec> {
+        let spec = |device: &Device| DeviceSpec {
+            id: device.id(),
+            total_bytes: device.ledger().report().budget,
+            available_bytes: device.ledger().report().available(),
+            link_bytes_per_s: self.link,
+            compute_factor: 1.0,
+            reaches: Vec::new(),
+        };
+        self.devices.iter().map(spec).collect()
+    }
+}
+
+impl Report {
+    fn to_text(&self) -> String {
+        let head = [
+            "offload",
+            "streamed",
+            "load s",
+            "step ms",
+            "bound ms",
+            "over bound",
+            "predicted ms",
+            "peak",
+            "planned",
+            "same bits",
+        ];
+        let mut table = Table::new(&head);
+        for row in &self.rows {
+            let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+            table.row(&[
+                &format!("{} %", row.offload_percent),
+                &ByteSize(row.streamed_bytes).to_string(),
+                &format!("{:.1}", row.load_s),
+                &ms(row.step_s),
+                &ms(row.bound_s),
+                &format!("{:.3}", row.over_bound),
+                &ms(row.predicted_s),
+                &ByteSize(row.peak_bytes).to_string(),
+                &ByteSize(row.planned_bytes).to_string(),
+                if row.identical { "yes" } else { "NO" },
+            ]);
+        }
+        format!(
+            "{} ({}), FLUX of {:.1} billion {} parameters, {} pixels square, link {:.1} GB/s\n\
+             one block each against the CPU: relative error {:.1e}\n\n{table}",
+            self.device,
+            self.device_name,
+            self.parameters as f64 / 1e9,
+            DType::BF16,
+            self.pixels,
+            self.link_bytes_per_s / 1e9,
+            self.cut_relative_error,
+        )
+    }
+}
