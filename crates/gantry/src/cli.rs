@@ -36,6 +36,11 @@ pub(crate) struct MachineArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Draw with the small model that comes with the program
+    #[command(
+        after_help = "Examples:\n  gantry demo\n  gantry demo 'a green triangle left of a yellow circle' --seed 7 -o picture.png"
+    )]
+    Demo(DemoArgs),
     /// Draw a picture with a FLUX model, without a workflow
     #[command(after_help = "Examples:\n  \
         gantry draw 'a red fox in snow' --model flux1-schnell.safetensors --clip-l clip_l.safetensors \\\n      \
@@ -72,6 +77,28 @@ pub(crate) struct Output {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `demo`.
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// What to draw: one or two coloured shapes, and where they are
+    #[arg(default_value = "a red circle above a blue square")]
+    pub(crate) prompt: String,
+    /// Steps
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub(crate) steps: usize,
+    /// The seed of the noise
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Use the model in GGUF's Q8_0
+    #[arg(long)]
+    pub(crate) quantised: bool,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    /// Where to write the PNG
+    #[arg(short, long, value_name = "FILE", default_value = "demo.png")]
+    pub(crate) output: PathBuf,
 }
 
 /// Arguments of `draw`.

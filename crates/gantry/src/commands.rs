@@ -1,5 +1,6 @@
 //! The commands.
 
+mod demo;
 mod devices;
 mod draw;
 mod inspect;
@@ -18,6 +19,7 @@ use crate::{bench, selftest};
 /// Runs the command that was asked for.
 pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
+        Command::Demo(args) => demo::run(&Machine::open(&cli.machine)?, args),
         Command::Draw(args) => draw::run(&Machine::open(&cli.machine)?, args),
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
         Command::Inspect(args) => inspect::run(args),

@@ -6,9 +6,11 @@ mod bandwidth;
 mod bench;
 mod cli;
 mod commands;
+mod demo_model;
 mod drawing;
 mod environment;
 mod machine;
+mod planning;
 mod selftest;
 mod table;
 

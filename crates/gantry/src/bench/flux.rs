@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
-use device::{Device, Registry};
+use device::Registry;
 use meta::{ByteSize, DType, DeviceId};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
-use placement::{AllocationText, DeviceSpec, Plan};
+use placement::{AllocationText, Plan};
 use residency::{Cancel, LoadOptions, Residency, Session};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use crate::bandwidth;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
+use crate::planning::device_specs;
 use crate::table::Table;
 
 /// One double and one single block at FLUX's full width; the whole model repeats them.
@@ -197,7 +198,8 @@ impl Bench<'_> {
         let flops = manifest.blocks().iter().map(|block| block.flops).sum();
         let lane = Lane::preferred(self.devices.get(self.compute)?)?;
         let seconds = |flops: u64| flops as f64 / rate;
-        let mut request = Residency::plan_request(&manifest, self.compute, self.specs(), seconds);
+        let mut request =
+            Residency::plan_request(&manifest, self.compute, device_specs(self.devices, self.link), seconds);
         request.allocation = AllocationText::parse(text)?;
         request.working_bytes = flux.working_bytes(tokens, lane.dtype().bytes());
         let plan = placement::plan(&request)?;
@@ -258,18 +260,6 @@ impl Bench<'_> {
             planned_bytes: measured.plan.device(self.compute).map_or(0, placement::DeviceUse::total_bytes),
             identical: measured.output == resident.output,
         }
-    }
-
-    fn specs(&self) -> Vec<DeviceSpec> {
-        let spec = |device: &Device| DeviceSpec {
-            id: device.id(),
-            total_bytes: device.ledger().report().budget,
-            available_bytes: device.ledger().report().available(),
-            link_bytes_per_s: self.link,
-            compute_factor: 1.0,
-            reaches: Vec::new(),
-        };
-        self.devices.iter().map(spec).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use checkpoint::Checkpoint;
 use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::CpuBackend;
 use meta::{ByteSize, DeviceId, DeviceKind, Encoding, Shape};
-use placement::{AllocationText, DeviceSpec, Plan};
+use placement::{AllocationText, Plan};
 use residency::{Cancel, FreeRequest, LoadOptions, Manifest, Residency, Session};
 use serde::Serialize;
 use tensor::{Activation, Tensor};
@@ -21,6 +21,7 @@ use crate::bandwidth;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
+use crate::planning::device_specs;
 use crate::table::Table;
 
 /// Steps that are measured; their median counts.
@@ -244,16 +245,8 @@ fn plan(
     (link, rate): (f64, f64),
     text: &str,
 ) -> Result<Plan> {
-    let specs = devices.iter().map(|device| DeviceSpec {
-        id: device.id(),
-        total_bytes: device.ledger().report().budget,
-        available_bytes: device.ledger().report().available(),
-        link_bytes_per_s: link,
-        compute_factor: 1.0,
-        reaches: Vec::new(),
-    });
-    let mut request =
-        Residency::plan_request(manifest, compute, specs.collect(), |flops| flops as f64 / rate);
+    let specs = device_specs(devices, link);
+    let mut request = Residency::plan_request(manifest, compute, specs, |flops| flops as f64 / rate);
     request.allocation = AllocationText::parse(text)?;
     Ok(placement::plan(&request)?)
 }

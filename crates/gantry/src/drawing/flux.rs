@@ -4,25 +4,28 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
-use device::{Device, Registry};
+use device::Registry;
 use meta::DeviceId;
 use models::detect::{Family, FluxVariant, Role, detect};
 use models::diffusion::flux::{Flux, FluxInputs};
 use models::text::{EncodeOptions, Encoded, PromptOptions, TextEncoder, TextTokenizer};
 use models::vae::kl::Kl;
 use patch::{KeyMap, PatchFile, PatchSet};
-use placement::{AllocationText, DeviceSpec};
+use placement::AllocationText;
 use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session};
 use sampling::{
     Latent, LatentFormat, ModelSampling, Observer, Prediction, Request, Sampler, Scheduler, StepPlan, Tuning,
 };
 
 use super::Picture;
+use crate::planning::device_specs;
 
 /// Pixels along one side of a latent value.
 const LATENT_PIXELS: usize = 8;
 /// Channels of a latent.
 const LATENT_CHANNELS: usize = 16;
+/// Bytes per second of a link, good enough to place blocks by: nothing is measured before a picture.
+const NOMINAL_LINK: f64 = 20e9;
 /// T5's prompts are filled up to this many tokens.
 const T5_TOKENS: usize = 256;
 
@@ -77,7 +80,9 @@ impl FluxPipeline {
         let residency = Residency::new(devices.clone());
         let load = |manifest: Manifest, allocation: AllocationText| -> Result<ModelId> {
             let mut request =
-                Residency::plan_request(&manifest, compute, nominal(devices), |flops| flops as f64 / 1e12);
+                Residency::plan_request(&manifest, compute, device_specs(devices, NOMINAL_LINK), |flops| {
+                    flops as f64 / 1e12
+                });
             request.allocation = allocation;
             let plan = placement::plan(&request)?;
             Ok(residency.load(manifest, plan, LoadOptions::default())?)
@@ -198,17 +203,4 @@ impl FluxPipeline {
     fn open(&self, id: ModelId) -> Result<Session> {
         Ok(self.residency.open(id, &Cancel::default())?)
     }
-}
-
-/// Devices with numbers good enough to place blocks by; nothing is measured before a picture.
-fn nominal(devices: &Registry) -> Vec<DeviceSpec> {
-    let spec = |device: &Device| DeviceSpec {
-        id: device.id(),
-        total_bytes: device.ledger().report().budget,
-        available_bytes: device.ledger().report().available(),
-        link_bytes_per_s: 20e9,
-        compute_factor: 1.0,
-        reaches: Vec::new(),
-    };
-    devices.iter().map(spec).collect()
 }
