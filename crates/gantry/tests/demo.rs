@@ -129,7 +129,7 @@ fn the_same_picture_resident_streamed_split_and_nearly_so_quantised() {
     let dir = ScratchDir::new().unwrap();
     let caption = "a red circle above a blue square";
     let resident = draw(dir.path(), caption, &[]);
-    let sims = ["--sim-device", "64mb@20gbps", "--sim-device", "64mb@20gbps", "--compute", "sim:0"];
+    let sims = ["--sim-device", "256mb@20gbps", "--sim-device", "256mb@20gbps", "--compute", "sim:0"];
     for alloc in ["", "sim:0,2mb;cpu,*", "sim:0,2mb;sim:1,1mb;cpu,*"] {
         let more = [&sims[..], &["--alloc", alloc]].concat();
         assert!(draw(dir.path(), caption, &more) == resident, "'{alloc}' gives other bits");

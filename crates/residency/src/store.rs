@@ -155,14 +155,12 @@ impl Residency {
         let mut reserved = BTreeMap::new();
         for (id, bytes) in staged::needs(model.manifest(), model.plan())? {
             let ledger = self.devices.get(id)?.ledger();
-            let reservation = match ledger.reserve(bytes) {
-                Ok(reservation) => reservation,
-                Err(short) => {
-                    self.make_room(id, model.id(), &short)?;
-                    ledger.reserve(bytes).map_err(device::Error::from)?
-                }
-            };
-            reserved.insert(id, reservation);
+            // Room to work in is looked for together with the weights, and then left free.
+            let working = model.plan().device(id).map_or(0, |planned| planned.working_bytes);
+            if let Err(short) = ledger.reserve(bytes.saturating_add(working)) {
+                self.make_room(id, model.id(), &short)?;
+            }
+            reserved.insert(id, ledger.reserve(bytes).map_err(device::Error::from)?);
         }
         Ok(reserved)
     }

@@ -202,6 +202,24 @@ fn load_unplanned(
 }
 
 #[test]
+fn room_to_work_in_is_made_before_a_model_is_staged() {
+    let residency = Residency::new(machine(&["2mb@20gbps"]));
+    let (first, second) = (write_model(72, Encoding::BF16), write_model(73, Encoding::BF16));
+    let id = load(&residency, &first, "first", "", Retention::Keep);
+    run(&residency, id).unwrap();
+    let manifest = manifest(&second, "second");
+    let specs = device_specs(&machine(&["2mb@20gbps"]));
+    let mut request = Residency::plan_request(&manifest, DeviceId::sim(0), specs, |flops| flops as f64 / 1e9);
+    request.working_bytes = 1 << 20;
+    let plan = placement::plan(&request).unwrap();
+    let id = residency.load(manifest, plan, LoadOptions::default()).unwrap();
+    let _session = residency.open(id, &residency::Cancel::default()).unwrap();
+    let report = residency.devices().get(DeviceId::sim(0)).unwrap().ledger().report();
+    assert!(report.available() >= 1 << 20, "{report:?}");
+    assert!(!residency.models()[0].staged, "the first gave way, although both models would have fitted");
+}
+
+#[test]
 fn a_model_that_cannot_fit_takes_nobodys_place() {
     let residency = Residency::new(machine(&["1mb@20gbps"]));
     let (small, large) = (write_model(70, Encoding::BF16), write_model(71, Encoding::F32));

@@ -31,7 +31,7 @@ pub(super) fn run(machine: &Machine, args: &DemoArgs) -> Result<ExitCode> {
         autoencoder: file("the demo model's autoencoder", demo_model::AUTOENCODER)?,
     };
     let (compute, allocation) = place(machine, &args.place, |_| DeviceId::CPU)?;
-    let pipeline = FluxPipeline::load(machine.registry(), compute, &files, allocation)?;
+    let pipeline = FluxPipeline::load(machine.registry(), compute, &files, allocation, (SIDE, SIDE))?;
     let drawing = Drawing {
         prompt: args.prompt.clone(),
         width: SIDE,

@@ -25,7 +25,13 @@ pub(super) fn run(machine: &Machine, args: &DrawArgs) -> Result<ExitCode> {
     let files = files(args)?;
     let loras = args.lora.iter().map(|text| lora(text)).collect::<Result<Vec<_>>>()?;
     let (compute, allocation) = place(machine, &args.place, first_accelerator)?;
-    let pipeline = FluxPipeline::load(machine.registry(), compute, &files, allocation)?;
+    let pipeline = FluxPipeline::load(
+        machine.registry(),
+        compute,
+        &files,
+        allocation,
+        (args.size.width, args.size.height),
+    )?;
     for name in pipeline.patch(&loras)? {
         eprintln!("no weight takes {name}; it is left out");
     }

@@ -16,6 +16,7 @@ use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session};
 use sampling::{
     Latent, LatentFormat, ModelSampling, Observer, Prediction, Request, Sampler, Scheduler, StepPlan, Tuning,
 };
+use tensor::Lane;
 
 use super::Picture;
 use crate::planning::device_specs;
@@ -26,6 +27,8 @@ const LATENT_PIXELS: usize = 8;
 const LATENT_CHANNELS: usize = 16;
 /// Bytes per second of a link, good enough to place blocks by: nothing is measured before a picture.
 const NOMINAL_LINK: f64 = 20e9;
+/// What the text encoders work in: a prompt is short, and so are its activations.
+const TEXT_WORKING_BYTES: u64 = 64 << 20;
 /// T5's prompts are filled up to this many tokens.
 const T5_TOKENS: usize = 256;
 
@@ -70,20 +73,24 @@ struct LoadedEncoder {
 }
 
 impl FluxPipeline {
-    /// Loads the parts onto a machine; `allocation` says where the diffusion model's bytes go.
+    /// Loads the parts onto a machine for pictures of a size; `allocation` says where the diffusion
+    /// model's bytes go.
     pub(crate) fn load(
         devices: &Registry,
         compute: DeviceId,
         files: &FluxFiles,
         allocation: AllocationText,
+        (width, height): (usize, usize),
     ) -> Result<FluxPipeline> {
         let residency = Residency::new(devices.clone());
-        let load = |manifest: Manifest, allocation: AllocationText| -> Result<ModelId> {
+        let element_bytes = Lane::preferred(devices.get(compute)?)?.dtype().bytes();
+        let load = |manifest: Manifest, allocation: AllocationText, working_bytes: u64| -> Result<ModelId> {
             let mut request =
                 Residency::plan_request(&manifest, compute, device_specs(devices, NOMINAL_LINK), |flops| {
                     flops as f64 / 1e12
                 });
             request.allocation = allocation;
+            request.working_bytes = working_bytes;
             let plan = placement::plan(&request)?;
             Ok(residency.load(manifest, plan, LoadOptions::default())?)
         };
@@ -93,8 +100,9 @@ impl FluxPipeline {
             Family::Flux(variant) => variant,
             _ => FluxVariant::Dev,
         };
-        let tokens = flux.tokens(1, 128, 128, T5_TOKENS);
-        let diffusion = load(flux.manifest(&files.diffusion, tokens)?, allocation)?;
+        let tokens = flux.tokens(1, height / LATENT_PIXELS, width / LATENT_PIXELS, T5_TOKENS);
+        let working = flux.working_bytes(tokens, element_bytes);
+        let diffusion = load(flux.manifest(&files.diffusion, tokens)?, allocation, working)?;
         let encoder =
             |file: &Checkpoint, wanted: &str, is_it: fn(&Family) -> bool| -> Result<LoadedEncoder> {
                 let found = detect(file);
@@ -104,14 +112,17 @@ impl FluxPipeline {
                 })?;
                 let model = TextEncoder::read(file, &found, part)?;
                 let tokenizer = TextTokenizer::for_encoder(file, &model)?.filled_to(T5_TOKENS);
-                let id = load(model.manifest(file, T5_TOKENS)?, AllocationText::automatic())?;
+                let id =
+                    load(model.manifest(file, T5_TOKENS)?, AllocationText::automatic(), TEXT_WORKING_BYTES)?;
                 Ok(LoadedEncoder { model, tokenizer, id })
             };
         let clip_l =
             encoder(&files.clip_l, "CLIP text encoder", |family| matches!(family, Family::Clip { .. }))?;
         let t5 = encoder(&files.t5, "T5 text encoder", |family| matches!(family, Family::T5 { .. }))?;
         let kl = Kl::read(&files.autoencoder, &detect(&files.autoencoder))?;
-        let autoencoder = load(kl.manifest(&files.autoencoder, 1024, 1024)?, AllocationText::automatic())?;
+        // The autoencoder works in tiles where a whole picture has no room.
+        let manifest = kl.manifest(&files.autoencoder, height, width)?;
+        let autoencoder = load(manifest, AllocationText::automatic(), 0)?;
         Ok(FluxPipeline {
             residency,
             diffusion: Loaded { model: flux, id: diffusion },
