@@ -94,6 +94,9 @@ pub(crate) struct DemoArgs {
     /// Use the model in GGUF's Q8_0
     #[arg(long)]
     pub(crate) quantised: bool,
+    /// Draw outlines: the strength of the demo's LoRA
+    #[arg(long, value_name = "STRENGTH", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
+    pub(crate) outline: Option<f64>,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
     /// Where to write the PNG

@@ -10,3 +10,5 @@ pub(crate) const CLIP_L: &[u8] = include_bytes!("../../../assets/demo/demo-clip-
 pub(crate) const T5: &[u8] = include_bytes!("../../../assets/demo/demo-t5.safetensors");
 /// Its autoencoder.
 pub(crate) const AUTOENCODER: &[u8] = include_bytes!("../../../assets/demo/demo-ae.safetensors");
+/// A LoRA for it that draws outlines.
+pub(crate) const OUTLINE_LORA: &[u8] = include_bytes!("../../../assets/demo/demo-outline-lora.safetensors");

@@ -32,6 +32,9 @@ pub(super) fn run(machine: &Machine, args: &DemoArgs) -> Result<ExitCode> {
     };
     let (compute, allocation) = place(machine, &args.place, |_| DeviceId::CPU)?;
     let pipeline = FluxPipeline::load(machine.registry(), compute, &files, allocation, (SIDE, SIDE))?;
+    if let Some(strength) = args.outline {
+        pipeline.patch(&[(file("the demo model's outline LoRA", demo_model::OUTLINE_LORA)?, strength)])?;
+    }
     let drawing = Drawing {
         prompt: args.prompt.clone(),
         width: SIDE,
