@@ -10,6 +10,7 @@ use meta::{DType, DeviceId};
 use crate::blas::Blas;
 use crate::compile::{CompileError, Compiler, Nvrtc};
 use crate::context::Context;
+use crate::cudnn::{Dnn, LazyDnn};
 use crate::driver::Driver;
 use crate::kernel::{Kernels, Variant};
 use crate::library::{self, SearchPath, Unavailable};
@@ -49,6 +50,7 @@ pub fn discover(config: &CudaConfig) -> Result<Vec<CudaBackend>, Unavailable> {
     let libraries = Libraries {
         nvrtc: library::load_compiler(&path, newest)?,
         blas: library::load_blas(&path, newest)?,
+        dnn: Arc::new(LazyDnn::new(path.clone(), newest)),
         driver,
     };
     let mut devices = open_cards(&libraries, config, count)?;
@@ -125,6 +127,7 @@ struct Libraries {
     driver: Arc<Driver>,
     nvrtc: Arc<Nvrtc>,
     blas: BlasFunctions,
+    dnn: Arc<LazyDnn>,
 }
 
 /// Where a device is opened.
@@ -164,7 +167,8 @@ impl CudaBackend {
             Arc::clone(&context),
             Pool::new(Arc::clone(&context), place.siblings),
             Kernels::new(Arc::clone(&context), compiler),
-            Blas::new(context, libraries.blas)?,
+            Blas::new(Arc::clone(&context), libraries.blas)?,
+            Dnn::new(context, Arc::clone(&libraries.dnn)),
         );
         Ok(CudaBackend {
             runtime: Arc::new(runtime),

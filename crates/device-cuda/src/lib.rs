@@ -10,6 +10,7 @@ mod backend;
 mod blas;
 mod compile;
 mod context;
+mod cudnn;
 mod copy;
 mod driver;
 mod kernel;

@@ -13,7 +13,7 @@ use libloading::Library;
 
 use crate::compile::Nvrtc;
 use crate::driver::Driver;
-use crate::raw::{BlasFunctions, CompilerFunctions, DriverFunctions};
+use crate::raw::{BlasFunctions, CompilerFunctions, DnnFunctions, DriverFunctions};
 
 /// Why there is no CUDA device, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,7 @@ pub(crate) enum Lib {
     Driver,
     Compiler,
     Blas,
+    Dnn,
 }
 
 impl Lib {
@@ -49,6 +50,7 @@ impl Lib {
                 Lib::Driver => vec!["nvcuda.dll".into()],
                 Lib::Compiler => majors.map(|major| format!("nvrtc64_{major}0_0.dll")).collect(),
                 Lib::Blas => majors.map(|major| format!("cublasLt64_{major}.dll")).collect(),
+                Lib::Dnn => vec![format!("cudnn64_{DNN_MAJOR}.dll")],
             };
         }
         let versioned = |stem: &str| {
@@ -59,6 +61,7 @@ impl Lib {
             Lib::Driver => vec!["libcuda.so.1".into(), "libcuda.so".into()],
             Lib::Compiler => versioned("nvrtc"),
             Lib::Blas => versioned("cublasLt"),
+            Lib::Dnn => vec![format!("libcudnn.so.{DNN_MAJOR}")],
         }
     }
 
@@ -75,6 +78,7 @@ impl Lib {
             Lib::Driver => "the NVIDIA driver".into(),
             Lib::Compiler => get("NVRTC", "nvidia-cuda-nvrtc"),
             Lib::Blas => get("cuBLASLt", "nvidia-cublas"),
+            Lib::Dnn => format!("cuDNN: `pip install nvidia-cudnn-cu{newest}`"),
         }
     }
 }
@@ -83,6 +87,9 @@ impl Lib {
 const OLDEST_MAJOR: u32 = 12;
 /// The newest major version of CUDA whose libraries are tried.
 pub(crate) const NEWEST_MAJOR: u32 = 14;
+
+/// The major version of cuDNN that is used; its graphs are the same in all of it.
+const DNN_MAJOR: usize = 9;
 
 /// The folders that are searched, in order, after the loader's own.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +113,7 @@ const SYSTEM_ROOTS: [&str; 8] = [
 const SYSTEM_ROOTS: [&str; 1] = ["C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA"];
 
 /// Folders of a toolkit, a Python environment or its packages that hold libraries, under a root.
-const BELOW_ROOT: [&str; 14] = [
+const BELOW_ROOT: [&str; 16] = [
     "",
     "lib64",
     "lib",
@@ -120,6 +127,8 @@ const BELOW_ROOT: [&str; 14] = [
     "nvidia/cublas/lib",
     "nvidia/cuda_nvrtc/bin",
     "nvidia/cublas/bin",
+    "nvidia/cudnn/lib",
+    "nvidia/cudnn/bin",
     "torch/lib",
 ];
 
@@ -254,6 +263,19 @@ pub(crate) fn load_blas(path: &SearchPath, newest: u32) -> Result<BlasFunctions,
         // SAFETY: the function takes nothing and needs no handle.
         let version = unsafe { (raw.cublasLtGetVersion)() };
         not_newer("cuBLASLt", (version / 10_000) as u32, newest)?;
+        Ok(raw)
+    })
+}
+
+/// cuDNN.
+pub(crate) fn load_dnn(path: &SearchPath, newest: u32) -> Result<DnnFunctions, Unavailable> {
+    load(Lib::Dnn, path, newest, |library| {
+        let raw = DnnFunctions::load(library).map_err(|error| error.to_string())?;
+        // SAFETY: the function takes nothing and needs no handle.
+        let version = unsafe { (raw.cudnnGetVersion)() };
+        if version / 10_000 != DNN_MAJOR {
+            return Err(format!("cuDNN {version} is not of version {DNN_MAJOR}"));
+        }
         Ok(raw)
     })
 }

@@ -170,6 +170,22 @@ functions! {
     }
 }
 
+functions! {
+    /// Fused attention, `libcudnn.so.9`. Handles and descriptors are opaque pointers.
+    DnnFunctions {
+        cudnnGetVersion() -> usize;
+        cudnnCreate(*mut *mut c_void) -> c_int;
+        cudnnDestroy(*mut c_void) -> c_int;
+        cudnnSetStream(*mut c_void, CUstream) -> c_int;
+        cudnnBackendCreateDescriptor(c_int, *mut *mut c_void) -> c_int;
+        cudnnBackendDestroyDescriptor(*mut c_void) -> c_int;
+        cudnnBackendFinalize(*mut c_void) -> c_int;
+        cudnnBackendSetAttribute(*mut c_void, c_int, c_int, i64, *const c_void) -> c_int;
+        cudnnBackendGetAttribute(*mut c_void, c_int, c_int, i64, *mut i64, *mut c_void) -> c_int;
+        cudnnBackendExecute(*mut c_void, *mut c_void, *mut c_void) -> c_int;
+    }
+}
+
 /// `cublasLtMatmulAlgo_t`: opaque, plain words.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use device::Result;
 
 use crate::blas::Blas;
 use crate::context::{Context, lock};
+use crate::cudnn::Dnn;
 use crate::kernel::Kernels;
 use crate::pool::Pool;
 
@@ -16,13 +17,20 @@ pub(crate) struct Runtime {
     pub(crate) pool: Arc<Pool>,
     pub(crate) kernels: Kernels,
     pub(crate) blas: Blas,
+    pub(crate) dnn: Dnn,
     /// Contexts of other cards, by address, that have been asked for peer access.
     peers: Mutex<HashSet<usize>>,
 }
 
 impl Runtime {
-    pub(crate) fn new(context: Arc<Context>, pool: Arc<Pool>, kernels: Kernels, blas: Blas) -> Runtime {
-        Runtime { context, pool, kernels, blas, peers: Mutex::default() }
+    pub(crate) fn new(
+        context: Arc<Context>,
+        pool: Arc<Pool>,
+        kernels: Kernels,
+        blas: Blas,
+        dnn: Dnn,
+    ) -> Runtime {
+        Runtime { context, pool, kernels, blas, dnn, peers: Mutex::default() }
     }
 
     /// Switches on direct copies with another card, once, where the cards can do it. Where they cannot,

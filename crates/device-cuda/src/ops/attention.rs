@@ -5,6 +5,7 @@ use meta::{DType, Shape};
 use op::AttentionMask;
 
 use super::layout::geometry::{block_count, element, type_name, unsupported};
+use crate::cudnn::AttentionShape;
 use crate::kernel::{Args, KernelFile, Launch, Variant};
 
 /// Head sizes of the tensor-core kernel with each mask, aligned and not, and of the plain kernel.
@@ -79,6 +80,11 @@ pub(crate) fn attention(call: &op::Attention, launch: &Launch<'_>) -> Result<()>
     let pointers = [&call.q, &call.k, &call.v, &call.out].map(|operand| launch.pointer(operand));
     let [q_at, k_at, v_at, out_at] = pointers;
     let pointers = [q_at?, k_at?, v_at?, out_at?];
+    if let Some(shape) = AttentionShape::of(call, dtype).filter(|_| tensor)
+        && launch.runtime.dnn.attention(launch, &shape, pointers, call.scale)?
+    {
+        return Ok(());
+    }
     let scale_first = mask.is_some() || call.scale <= 0.0;
     let aligned = size.is_multiple_of(8)
         && pointers.iter().all(|pointer| pointer.is_multiple_of(16))

@@ -164,6 +164,8 @@ fn attention() -> Vec<Case> {
         attention_of(s(2, 65, 129, [3, 3], 64), MaskKind::PerHead, "mask per head"),
         attention_of(s(2, 65, 129, [3, 3], 128), MaskKind::PerBatch, "mask per batch"),
         attention_of(s(1, 700, 700, [2, 2], 128), MaskKind::Full, "700 positions"),
+        attention_of(s(2, 513, 1037, [3, 3], 64), MaskKind::Full, "513 queries, 1037 keys"),
+        attention_of(s(1, 530, 530, [1, 1], 40), MaskKind::Full, "530 positions, head 40"),
         fused_attention(),
     ]);
     cases
