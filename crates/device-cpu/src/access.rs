@@ -1,7 +1,10 @@
 //! The right to use the operands of one call: guards on every buffer, then typed views.
 
+use std::mem::MaybeUninit;
+
 use device::{Buffer, Error, OpCall, Operand, ReadGuard, Result, Span, WriteGuard};
 use meta::DType;
+use rayon::prelude::*;
 
 /// Element types that kernels view memory as.
 ///
@@ -103,11 +106,27 @@ pub(crate) fn read_bytes(from: &Span, to: &mut [u8]) -> Result<()> {
 pub(crate) fn write_bytes(to: &Span, from: &[u8]) -> Result<()> {
     let _exclusive = to.buffer.write_access()?;
     let target = span_pointer(to, from.len())?;
-    // SAFETY: the span lies inside memory that its buffer keeps alive and the guard keeps others from;
-    // `copy` allows `from` to be part of it.
-    unsafe { std::ptr::copy(from.as_ptr(), target, from.len()) };
+    let overlaps = (target as usize) < from.as_ptr() as usize + from.len()
+        && (from.as_ptr() as usize) < target as usize + from.len();
+    if from.len() < PARALLEL_COPY_BYTES || overlaps {
+        // SAFETY: the span lies inside memory that its buffer keeps alive and the guard keeps others from;
+        // `copy` allows `from` to be part of it.
+        unsafe { std::ptr::copy(from.as_ptr(), target, from.len()) };
+        return Ok(());
+    }
+    // SAFETY: as above, and the span does not overlap the slice.
+    let target = unsafe { std::slice::from_raw_parts_mut(target.cast::<MaybeUninit<u8>>(), from.len()) };
+    let parts = target.par_chunks_mut(COPY_PART_BYTES).zip(from.par_chunks(COPY_PART_BYTES));
+    parts.for_each(|(target, source)| {
+        target.write_copy_of_slice(source);
+    });
     Ok(())
 }
+
+/// From this size on several threads copy: one alone uses a fraction of the memory's bandwidth.
+const PARALLEL_COPY_BYTES: usize = 16 << 20;
+/// What one thread copies at a time.
+const COPY_PART_BYTES: usize = 4 << 20;
 
 /// The address of a span of `len` bytes inside its buffer.
 fn span_pointer(span: &Span, len: usize) -> Result<*mut u8> {

@@ -251,6 +251,7 @@ impl Backend for CudaBackend {
     }
 
     fn trim(&self) -> Result<()> {
+        self.runtime.uploader.trim();
         self.runtime.pool.trim()
     }
 

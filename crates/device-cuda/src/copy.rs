@@ -7,12 +7,12 @@ use device::{Buffer, Error, Result, Span};
 use crate::memory::{DeviceMemory, PinnedMemory};
 use crate::runtime::Runtime;
 use crate::stream::Queue;
+use crate::upload::Uploader;
 
 /// Queues a copy. A host buffer that the copy uses after this returns comes back, to be kept alive.
 ///
-/// From and to pinned memory the copy runs beside everything else. With other host memory the driver
-/// goes through its own staging area: it returns when the bytes have left the source or reached the
-/// destination.
+/// From and to pinned memory the copy runs beside everything else. With other host memory it returns when
+/// the bytes have left the source or reached the destination.
 pub(crate) fn copy(
     runtime: &Arc<Runtime>,
     queue: &Arc<Queue>,
@@ -23,7 +23,7 @@ pub(crate) fn copy(
     check_inside("source", from)?;
     match (device_memory(to), device_memory(from)) {
         (Some(target), Some(source)) => between(runtime, queue, (target, to), (source, from)).map(|()| None),
-        (Some(target), None) => up(queue, (target, to), from),
+        (Some(target), None) => up(runtime, queue, (target, to), from),
         (None, Some(source)) => down(queue, to, (source, from)),
         (None, None) => host(queue, to, from).map(|()| None),
     }
@@ -111,12 +111,23 @@ fn host_address(queue: &Queue, span: &Span) -> Result<*mut u8> {
     Ok(unsafe { base.as_ptr().add(span.offset) })
 }
 
-fn up(queue: &Arc<Queue>, to: (&DeviceMemory, &Span), from: &Span) -> Result<Option<Buffer>> {
+fn up(
+    runtime: &Runtime,
+    queue: &Arc<Queue>,
+    to: (&DeviceMemory, &Span),
+    from: &Span,
+) -> Result<Option<Buffer>> {
     let (target, span) = to;
     target.touch(queue)?;
     let source = host_address(queue, from)?;
     // Pinned memory is read by the card after this returns: events order that, not guards of this call.
     let _shared = if is_pinned(from) { None } else { Some(from.buffer.read_access()?) };
+    if !is_pinned(from) && Uploader::takes(span.len) {
+        // SAFETY: both spans lie inside their memory, the source's guard is held until this returns, and the
+        // target is touched by this stream.
+        unsafe { runtime.uploader.copy(queue, target.address() + span.offset as u64, source, span.len) }?;
+        return Ok(None);
+    }
     let context = queue.context();
     context.enter()?;
     // SAFETY: the source span is inside a buffer that the caller keeps alive until the copy is done, and

@@ -185,6 +185,16 @@ impl Driver {
     }
 
     /// # Safety
+    /// The memory must stay mapped until it is unpinned.
+    pub(crate) unsafe fn pin(&self, start: NonNull<u8>, bytes: usize) -> Checked<()> {
+        call!(self.cuMemHostRegister_v2(start.as_ptr().cast(), bytes, HOST_ALLOC_PORTABLE))
+    }
+
+    pub(crate) fn unpin(&self, start: NonNull<u8>) -> Checked<()> {
+        call!(self.cuMemHostUnregister(start.as_ptr().cast()))
+    }
+
+    /// # Safety
     /// `from` must be readable for `bytes` bytes until the copy is done, `to` device memory of that size.
     pub(crate) unsafe fn copy_up(
         &self,

@@ -23,6 +23,7 @@ mod raw;
 mod runtime;
 mod slab;
 mod stream;
+mod upload;
 
 pub use backend::{CudaBackend, CudaConfig, KernelCompiler, discover, kernel_sources};
 pub use compile::CompileError;

@@ -59,6 +59,8 @@ functions! {
         cuMemFree_v2(CUdeviceptr) -> u32;
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint) -> u32;
         cuMemFreeHost(*mut c_void) -> u32;
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> u32;
+        cuMemHostUnregister(*mut c_void) -> u32;
         cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream) -> u32;
         cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream) -> u32;
         cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream) -> u32;

@@ -10,6 +10,7 @@ use crate::context::{Context, lock};
 use crate::cudnn::Dnn;
 use crate::kernel::Kernels;
 use crate::pool::Pool;
+use crate::upload::Uploader;
 
 /// One device at work.
 pub(crate) struct Runtime {
@@ -18,6 +19,7 @@ pub(crate) struct Runtime {
     pub(crate) kernels: Kernels,
     pub(crate) blas: Blas,
     pub(crate) dnn: Dnn,
+    pub(crate) uploader: Uploader,
     /// Contexts of other cards, by address, that have been asked for peer access.
     peers: Mutex<HashSet<usize>>,
 }
@@ -30,7 +32,7 @@ impl Runtime {
         blas: Blas,
         dnn: Dnn,
     ) -> Runtime {
-        Runtime { context, pool, kernels, blas, dnn, peers: Mutex::default() }
+        Runtime { context, pool, kernels, blas, dnn, uploader: Uploader::default(), peers: Mutex::default() }
     }
 
     /// Switches on direct copies with another card, once, where the cards can do it. Where they cannot,

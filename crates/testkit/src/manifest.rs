@@ -310,6 +310,7 @@ fn encoding(dtype: &str) -> Option<Encoding> {
         "U8" => DType::U8.into(),
         "I64" => DType::I64.into(),
         "Q8_0" => QuantFormat::Q8_0.into(),
+        "Q4_K" => QuantFormat::Q4_K.into(),
         _ => return None,
     })
 }

@@ -1,7 +1,8 @@
-//! Plain quantisation of f32 values into the simple GGUF block formats, bit for bit as the Python package
-//! `gguf` does it (its arithmetic decides the last bit, so the order of roundings below matters).
+//! Plain quantisation of f32 values into GGUF block formats. The simple ones are bit for bit as the Python package
+//! `gguf` makes them (its arithmetic decides the last bit, so the order of roundings below matters); `Q4_K` is made
+//! without the search for the best scales that others do.
 //!
-//! Each format has blocks of 32 values. `Q8_0`, `Q4_0` and `Q5_0` have one scale; `Q4_1` and `Q5_1` a scale and
+//! Each simple format has blocks of 32 values. `Q8_0`, `Q4_0` and `Q5_0` have one scale; `Q4_1` and `Q5_1` a scale and
 //! a minimum. Low four bits are packed as value `i` below value `i + 16`; the fifth bits stand apart.
 
 use half::f16;
@@ -20,6 +21,11 @@ pub(crate) fn writer(format: QuantFormat) -> Option<WriteBlocks> {
         QuantFormat::Q4_1 => |values, out| blocks(values, out, q4_1),
         QuantFormat::Q5_0 => |values, out| blocks(values, out, q5_0),
         QuantFormat::Q5_1 => |values, out| blocks(values, out, q5_1),
+        QuantFormat::Q4_K => |values, out| {
+            for (values, bytes) in values.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+                *bytes = q4_k(values);
+            }
+        },
         _ => return None,
     })
 }
@@ -76,6 +82,40 @@ fn q5_1(block: &[f32; BLOCK]) -> [u8; 24] {
     out[..4].copy_from_slice(&scale_and_min);
     out[4..8].copy_from_slice(&fifth_bits(&codes));
     out[8..].copy_from_slice(&low_nibbles(&codes));
+    out
+}
+
+/// Values of one `Q4_K` block: eight parts of 32, each with a scale and a minimum of six bits.
+const SUPER_BLOCK: usize = 256;
+
+fn q4_k(block: &[f32; SUPER_BLOCK]) -> [u8; 144] {
+    let parts = block.as_chunks::<BLOCK>().0;
+    let least: Vec<f32> = parts.iter().map(|part| part.iter().copied().fold(0f32, f32::min)).collect();
+    let most = parts.iter().map(|part| part.iter().copied().fold(0f32, f32::max));
+    let spans: Vec<f32> = least.iter().zip(most).map(|(least, most)| (most - least) / 15.0).collect();
+    let whole = |values: &mut dyn Iterator<Item = f32>| f16::from_f32(values.fold(0f32, f32::max) / 63.0);
+    let (scale, minimum) = (whole(&mut spans.iter().copied()), whole(&mut least.iter().map(|v| -v)));
+    let six_bits = |value: f32, unit: f16| (value * inverse(unit.to_f32()) + 0.5).clamp(0.0, 63.0) as u8;
+    let scales: [u8; 8] = std::array::from_fn(|i| six_bits(spans[i], scale));
+    let minima: [u8; 8] = std::array::from_fn(|i| six_bits(-least[i], minimum));
+    let code = |part: usize, value: f32| {
+        let step = inverse(scale.to_f32() * f32::from(scales[part]));
+        ((value + minimum.to_f32() * f32::from(minima[part])) * step + 0.5).clamp(0.0, 15.0) as u8
+    };
+    let mut out = [0; 144];
+    out[..2].copy_from_slice(&scale.to_le_bytes());
+    out[2..4].copy_from_slice(&minimum.to_le_bytes());
+    for i in 0..4 {
+        // The first four have bytes of their own, whose upper bits hold those of the last four.
+        out[4 + i] = scales[i] | scales[i + 4] >> 4 << 6;
+        out[8 + i] = minima[i] | minima[i + 4] >> 4 << 6;
+        out[12 + i] = scales[i + 4] & 15 | minima[i + 4] << 4;
+    }
+    for (pair, bytes) in out[16..].chunks_mut(BLOCK).enumerate() {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = code(2 * pair, parts[2 * pair][i]) | code(2 * pair + 1, parts[2 * pair + 1][i]) << 4;
+        }
+    }
     out
 }
 

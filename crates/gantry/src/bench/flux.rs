@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
 use device::Registry;
-use meta::{ByteSize, DType, DeviceId};
+use meta::{ByteSize, DeviceId};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
 use placement::{AllocationText, Plan};
@@ -29,6 +29,10 @@ use crate::table::Table;
 const ONE_BLOCK_EACH: &str = include_str!("../../../testkit/data/manifests/flux_dev_d1s1.json");
 /// Blocks of FLUX.1.
 const FULL_DEPTH: [usize; 2] = [19, 38];
+/// How the matrices are stored: as FLUX was published, and as people have it on smaller cards.
+const FORMATS: [&str; 4] = ["BF16", "F8_E4M3", "Q8_0", "Q4_K"];
+/// Width and height of the picture.
+const PIXELS: usize = 1024;
 /// Text tokens of a prompt.
 const TEXT: usize = 512;
 /// Steps that are measured; their median counts.
@@ -40,9 +44,16 @@ struct Report {
     device: String,
     device_name: String,
     parameters: u64,
-    model_bytes: u64,
     pixels: usize,
     link_bytes_per_s: f64,
+    formats: Vec<FormatReport>,
+}
+
+/// The model stored in one way.
+#[derive(Serialize)]
+struct FormatReport {
+    format: String,
+    model_bytes: u64,
     /// Error of one evaluation of the cut of one block each, against the CPU in f32.
     cut_relative_error: f64,
     rows: Vec<Row>,
@@ -70,33 +81,35 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         device.id() != DeviceId::CPU,
         "bench flux measures an accelerator: name one with --device cuda:0"
     );
-    let dir = ScratchDir::new()?;
-    let cut = write_model(dir.path(), [1, 1])?;
-    let cut_relative_error = cut_error(machine, device.id(), &cut, 512)?;
-    std::fs::remove_file(&cut)?;
-    let path = write_model(dir.path(), FULL_DEPTH)?;
     let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
-    let bench = Bench { devices: machine.registry(), compute: device.id(), path: &path, pixels: 1024, link };
-    let resident = bench.measure("", 1e14)?;
-    let flops: u64 = resident.flops;
-    let mut rows = vec![bench.row(0, &resident, &resident)];
-    for percent in [50, 100] {
-        let text = format!("{},{}%;cpu,{percent}%", device.id(), 100 - percent);
-        let measured = bench.measure(&text, flops as f64 / resident.step_s)?;
-        rows.push(bench.row(percent, &measured, &resident));
-    }
-    let checkpoint = Checkpoint::open(&path)?;
-    let report = Report {
+    let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
         device_name: device.description().name.clone(),
-        parameters: checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum(),
-        model_bytes: checkpoint.tensor_bytes(),
-        pixels: bench.pixels,
+        parameters: 0,
+        pixels: PIXELS,
         link_bytes_per_s: link,
-        cut_relative_error,
-        rows,
+        formats: Vec::new(),
     };
+    for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
+        let dir = ScratchDir::new()?;
+        let cut = write_model(dir.path(), format, [1, 1])?;
+        let cut_relative_error = cut_error(machine, device.id(), &cut, 512)?;
+        std::fs::remove_file(&cut)?;
+        let path = write_model(dir.path(), format, FULL_DEPTH)?;
+        let bench =
+            Bench { devices: machine.registry(), compute: device.id(), path: &path, pixels: PIXELS, link };
+        let rows = bench.rows()?;
+        let checkpoint = Checkpoint::open(&path)?;
+        report.parameters = checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum();
+        let model_bytes = checkpoint.tensor_bytes();
+        report.formats.push(FormatReport {
+            format: format.to_owned(),
+            model_bytes,
+            cut_relative_error,
+            rows,
+        });
+    }
     if args.output.json {
         print_json(&report)?;
     } else {
@@ -105,8 +118,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a FLUX checkpoint of procedural weights with this many double and single blocks.
-fn write_model(dir: &Path, [double, single]: [usize; 2]) -> Result<PathBuf> {
+/// Writes a FLUX checkpoint of procedural weights with this many double and single blocks, the matrices of the
+/// blocks stored in a format.
+fn write_model(dir: &Path, format: &str, [double, single]: [usize; 2]) -> Result<PathBuf> {
     let mut manifest: Value = serde_json::from_str(ONE_BLOCK_EACH)?;
     let tensors = manifest["tensors"].as_array().context("the manifest lists no tensors")?.clone();
     let mut all = Vec::new();
@@ -117,13 +131,22 @@ fn write_model(dir: &Path, [double, single]: [usize; 2]) -> Result<PathBuf> {
             Some("single_blocks") => single,
             _ => 1,
         };
+        let is_matrix = tensor["shape"].as_array().is_some_and(|shape| shape.len() == 2);
         for block in 0..repeats {
             let mut copy = tensor.clone();
+            if is_matrix && name.contains("_blocks.") {
+                copy["dtype"] = json!(format);
+            }
             copy["name"] = json!(name.replacen("_blocks.0.", &format!("_blocks.{block}."), 1));
             all.push(copy);
         }
     }
-    manifest["file"] = json!(format!("flux_{double}_{single}.safetensors"));
+    let is_gguf = format.starts_with('Q');
+    let extension = if is_gguf { "gguf" } else { "safetensors" };
+    manifest["file"] = json!(format!("flux_{double}_{single}.{extension}"));
+    if is_gguf {
+        manifest["kv"] = json!({ "general.architecture": "flux", "general.quantization_version": 2 });
+    }
     manifest["tensors"] = Value::Array(all);
     Ok(Manifest::parse(&manifest.to_string())?.write_to(dir)?)
 }
@@ -210,6 +233,18 @@ impl Bench<'_> {
         Ok((plan, Loaded { flux, session }, flops))
     }
 
+    /// Nothing, half and all of the model offloaded.
+    fn rows(&self) -> Result<Vec<Row>> {
+        let resident = self.measure("", 1e14)?;
+        let mut rows = vec![self.row(0, &resident, &resident)];
+        for percent in [50, 100] {
+            let text = format!("{},{}%;cpu,{percent}%", self.compute, 100 - percent);
+            let measured = self.measure(&text, resident.flops as f64 / resident.step_s)?;
+            rows.push(self.row(percent, &measured, &resident));
+        }
+        Ok(rows)
+    }
+
     fn measure(&self, text: &str, rate: f64) -> Result<Measured> {
         let start = Instant::now();
         let (plan, loaded, flops) = self.load(text, rate)?;
@@ -266,6 +301,7 @@ impl Bench<'_> {
 impl Report {
     fn to_text(&self) -> String {
         let head = [
+            "stored as",
             "offload",
             "streamed",
             "load s",
@@ -278,9 +314,12 @@ impl Report {
             "same bits",
         ];
         let mut table = Table::new(&head);
-        for row in &self.rows {
+        for (format, row) in
+            self.formats.iter().flat_map(|it| it.rows.iter().map(move |row| (&it.format, row)))
+        {
             let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
             table.row(&[
+                format,
                 &format!("{} %", row.offload_percent),
                 &ByteSize(row.streamed_bytes).to_string(),
                 &format!("{:.1}", row.load_s),
@@ -293,16 +332,17 @@ impl Report {
                 if row.identical { "yes" } else { "NO" },
             ]);
         }
+        let errors: Vec<String> =
+            self.formats.iter().map(|it| format!("{} {:.1e}", it.format, it.cut_relative_error)).collect();
         format!(
-            "{} ({}), FLUX of {:.1} billion {} parameters, {} pixels square, link {:.1} GB/s\n\
-             one block each against the CPU: relative error {:.1e}\n\n{table}",
+            "{} ({}), FLUX of {:.1} billion parameters, {} pixels square, link {:.1} GB/s\n\
+             one block each against the CPU, relative error: {}\n\n{table}",
             self.device,
             self.device_name,
             self.parameters as f64 / 1e9,
-            DType::BF16,
             self.pixels,
             self.link_bytes_per_s / 1e9,
-            self.cut_relative_error,
+            errors.join(", "),
         )
     }
 }

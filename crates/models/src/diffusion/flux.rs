@@ -8,6 +8,7 @@ mod positions;
 mod weights;
 
 use checkpoint::Checkpoint;
+use meta::Encoding;
 use residency::{Manifest, Session};
 use tensor::{Activation, Lane, Padding, Tensor};
 
@@ -31,6 +32,8 @@ const WANTED: &str = "a FLUX.1 diffusion model";
 pub struct Flux {
     config: Config,
     prefix: String,
+    /// How most of the weights are stored.
+    stored: Encoding,
 }
 
 /// What one evaluation of the model is given.
@@ -90,7 +93,7 @@ impl Flux {
         }
         let config =
             Config::read(&Claims::new(checkpoint, &part.prefix, config::FAMILY), checkpoint.metadata())?;
-        Ok(Flux { config, prefix: part.prefix.clone() })
+        Ok(Flux { config, prefix: part.prefix.clone(), stored: part.precision.encoding })
     }
 
     /// The model's sizes.
@@ -109,9 +112,10 @@ impl Flux {
     }
 
     /// Bytes that activations take at most, with elements of this size. The room for the largest weight is
-    /// among them, since a device may have to unpack it.
+    /// among them where a device may have to unpack it: where it is stored in another size than it computes in.
     pub fn working_bytes(&self, tokens: Tokens, element_bytes: usize) -> u64 {
-        weights::working_values(&self.config, tokens) * element_bytes as u64
+        let packed = self.stored.dtype().is_none_or(|stored| stored.bytes() != element_bytes);
+        weights::working_values(&self.config, tokens, packed) * element_bytes as u64
     }
 
     /// Bytes that move when the next block computes on another device.

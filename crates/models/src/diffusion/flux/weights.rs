@@ -105,13 +105,21 @@ fn flops_at_the_ends(config: &Config, tokens: Tokens) -> u64 {
 
 /// The most values that are alive at a time beside the weights. In a double block that is in attention: the
 /// tokens, their queries, keys and values as they were, turned and joined, and the result. In a single block it
-/// is where attention and feed-forward are joined.
-pub(super) fn working_values(config: &Config, tokens: Tokens) -> u64 {
+/// is where attention and feed-forward are joined; or, where weights are unpacked, in the largest product.
+pub(super) fn working_values(config: &Config, tokens: Tokens, unpacks: bool) -> u64 {
     let (h, m) = (config.hidden as u64, config.mlp as u64);
     let all = (tokens.batch * (tokens.image + tokens.text)) as u64;
     let inputs =
         (tokens.image * config.in_channels * PATCH * PATCH + tokens.text * config.context_width) as u64;
-    let largest_weight = h * (3 * h + m).max(6 * h).max(config.context_width as u64);
-    let blocks = all * (11 * h).max(6 * h + 3 * m);
-    blocks + 2 * tokens.batch as u64 * inputs + largest_weight
+    let mut blocks = all * (11 * h).max(6 * h + 3 * m);
+    if unpacks {
+        blocks = blocks.max(all * (5 * h + m) + largest_weight(config));
+    }
+    blocks + 2 * tokens.batch as u64 * inputs
+}
+
+/// Values of the largest weight.
+fn largest_weight(config: &Config) -> u64 {
+    let (h, m) = (config.hidden as u64, config.mlp as u64);
+    h * (3 * h + m).max(6 * h).max(config.context_width as u64)
 }
