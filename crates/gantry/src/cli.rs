@@ -1,5 +1,8 @@
 //! The command line as it is written.
 
+pub(crate) mod comfy_flags;
+mod serving;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -8,6 +11,9 @@ use device::SimSpec;
 use meta::DeviceId;
 
 use crate::machine::LogicalGpus;
+pub(crate) use serving::{
+    CacheArgs, CheckArgs, FolderArgs, FreeArgs, PreviewName, RunArgs, ServeArgs, Verbosity,
+};
 
 /// Runs diffusion models that do not fit on one device.
 #[derive(Debug, Parser)]
@@ -47,6 +53,20 @@ pub(crate) enum Command {
         --t5 t5xxl_fp16.safetensors --vae ae.safetensors --steps 4 -o fox.png\n  \
         echo 'a lighthouse' | gantry draw --model flux-all-in-one.safetensors > lighthouse.png")]
     Draw(DrawArgs),
+    /// Serve ComfyUI's API and web front end; ComfyUI's own flags work
+    #[command(after_help = "Examples:\n  gantry serve --comfy-dir ~/ComfyUI\n  \
+        gantry serve --listen --port 8188 --token SECRET")]
+    Serve(Box<ServeArgs>),
+    /// Run a workflow file, in the API's or the editor's format
+    #[command(after_help = "Examples:\n  gantry run workflow.json -o pictures\n  \
+        gantry run picture.png --set 3.seed=7 --comfy-dir ~/ComfyUI")]
+    Run(RunArgs),
+    /// Press a running server's memory buttons
+    #[command(after_help = "Examples:\n  gantry free --unload-models\n  gantry free --free-memory --force")]
+    Free(FreeArgs),
+    /// Say which workflow files can run here, and which node classes are missing
+    #[command(after_help = "Examples:\n  gantry check workflow.json\n  gantry check ~/workflows --json")]
+    Check(CheckArgs),
     /// Show the devices of this machine, their memory and measured bandwidths
     #[command(after_help = "Examples:\n  gantry devices\n  gantry devices --sim-device 8gb@12gbps --json")]
     Devices(Output),

@@ -1,10 +1,14 @@
 //! The commands.
 
+mod check;
 mod demo;
 mod devices;
 mod draw;
+mod free;
 mod inspect;
 mod plan;
+mod run;
+mod serve;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,8 +21,12 @@ use crate::machine::Machine;
 use crate::{bench, selftest};
 
 /// Runs the command that was asked for.
-pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
+pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
     match &cli.command {
+        Command::Serve(args) => serve::run(Machine::open(&cli.machine)?, args, notes),
+        Command::Run(args) => run::run(&Machine::open(&cli.machine)?, args),
+        Command::Free(args) => free::run(args),
+        Command::Check(args) => check::run(&Machine::open(&cli.machine)?, args),
         Command::Demo(args) => demo::run(&Machine::open(&cli.machine)?, args),
         Command::Draw(args) => draw::run(&Machine::open(&cli.machine)?, args),
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),

@@ -19,8 +19,26 @@ pub(crate) fn kernel_cache_dir() -> Option<PathBuf> {
     cache.or_else(system).or_else(home).map(|dir| dir.join("kernels"))
 }
 
+/// The folder that the program was started in.
+pub(crate) fn current_dir() -> std::io::Result<PathBuf> {
+    env::current_dir()
+}
+
+/// The value of a variable, for paths that name one.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    // Where the home folder is not said, the system knows it.
+    let home =
+        || (name == "HOME").then(env::home_dir).flatten().map(|dir| dir.to_string_lossy().into_owned());
+    env::var(name).ok().or_else(home)
+}
+
+/// The command line as it was written.
+pub(crate) fn command_line() -> Vec<String> {
+    env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect()
+}
+
 /// Package folders of the Python installs that the environment points at.
-fn python_packages() -> Vec<PathBuf> {
+pub(crate) fn python_packages() -> Vec<PathBuf> {
     let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from);
     let programs = env::var_os("PATH").map_or(Vec::new(), |paths| env::split_paths(&paths).collect());
     let beside = programs.into_iter().filter(|dir| dir.join("python3").exists()).filter_map(|dir| {

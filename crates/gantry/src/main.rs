@@ -9,18 +9,22 @@ mod commands;
 mod demo_model;
 mod drawing;
 mod environment;
+mod http;
 mod machine;
 mod planning;
 mod selftest;
+mod serving;
 mod table;
+mod workflow_file;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    match commands::run(&cli) {
+    let (args, notes) = cli::comfy_flags::without_unused(std::env::args_os());
+    let cli = cli::Cli::parse_from(args);
+    match commands::run(&cli, &notes) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -32,7 +36,7 @@ fn main() -> ExitCode {
 
 /// An error and its causes, each once. One that points at a character keeps its lines to itself, so that
 /// the mark stands under what it means.
-fn told(error: &anyhow::Error) -> String {
+pub(crate) fn told(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {

@@ -1,13 +1,14 @@
 //! `gantry plan`: where every block of a file would go on this machine, and what a step would cost.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use checkpoint::Checkpoint;
 use device::Device;
-use meta::{DeviceId, DeviceKind, Encoding};
-use placement::{AllocationText, DeviceSpec, PeerLink};
+use meta::{ByteSize, DeviceId, DeviceKind, Encoding};
+use placement::{AllocationText, DeviceSpec, PeerLink, Plan};
 use residency::{Manifest, Residency};
 use tensor::{Lane, Weight};
 
@@ -16,25 +17,31 @@ use crate::bandwidth;
 use crate::cli::PlanArgs;
 use crate::machine::Machine;
 
+/// Rows of activations per step if nothing is said: FLUX at 1024 by 1024.
+pub(super) const DEFAULT_ROWS: u64 = 4608;
+/// Memory for activations if nothing is said.
+pub(super) const DEFAULT_WORKING_BYTES: u64 = 1 << 30;
+
+/// What is to be planned.
+pub(super) struct Question {
+    pub(super) file: PathBuf,
+    /// In the allocation language.
+    pub(super) text: String,
+    pub(super) compute: Option<DeviceId>,
+    pub(super) rows: u64,
+    pub(super) working: ByteSize,
+}
+
 pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
-    let ids: Vec<DeviceId> = machine.registry().iter().map(Device::id).collect();
-    // The text is read first: a slip in it should not wait for measurements.
-    let allocation = AllocationText::parse_for(&text(args), &ids)?;
-    let checkpoint = Checkpoint::open(&args.file)?;
-    let name =
-        args.file.file_name().map_or_else(|| args.file.display().to_string(), |n| n.to_string_lossy().into());
-    let manifest = Manifest::by_names(&checkpoint, &name, args.rows)?;
-    let written = allocation.allocation().compute;
-    let compute = args.compute.or(written).unwrap_or_else(|| first_accelerator(&ids));
-    let rates = rates(machine)?;
-    let rate = rates.iter().find(|(id, _)| *id == compute).map(|(_, rate)| *rate);
-    let rate =
-        rate.with_context(|| format!("there is no device {compute} here; available: {}", list(&ids)))?;
-    let devices = device_specs(machine, &rates, rate)?;
-    let mut request = Residency::plan_request(&manifest, compute, devices, |flops| flops as f64 / rate);
-    request.working_bytes = args.working.0;
-    request.allocation = allocation;
-    let plan = placement::plan(&request)?;
+    let text = allocation_text(args.alloc.as_deref(), args.virtual_vram_gb, &args.donor, args.compute);
+    let question = Question {
+        file: args.file.clone(),
+        text,
+        compute: args.compute,
+        rows: args.rows,
+        working: args.working,
+    };
+    let plan = answer(machine, &question)?;
     if args.output.json {
         print_json(&plan)?;
     } else {
@@ -43,13 +50,40 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Measures the devices for a moment and plans.
+pub(super) fn answer(machine: &Machine, question: &Question) -> Result<Plan> {
+    let ids: Vec<DeviceId> = machine.registry().iter().map(Device::id).collect();
+    // The text is read first: a slip in it should not wait for measurements.
+    let allocation = AllocationText::parse_for(&question.text, &ids)?;
+    let checkpoint = Checkpoint::open(&question.file)?;
+    let file = &question.file;
+    let name = file.file_name().map_or_else(|| file.display().to_string(), |n| n.to_string_lossy().into());
+    let manifest = Manifest::by_names(&checkpoint, &name, question.rows)?;
+    let written = allocation.allocation().compute;
+    let compute = question.compute.or(written).unwrap_or_else(|| first_accelerator(&ids));
+    let rates = rates(machine)?;
+    let rate = rates.iter().find(|(id, _)| *id == compute).map(|(_, rate)| *rate);
+    let rate =
+        rate.with_context(|| format!("there is no device {compute} here; available: {}", list(&ids)))?;
+    let devices = device_specs(machine, &rates, rate)?;
+    let mut request = Residency::plan_request(&manifest, compute, devices, |flops| flops as f64 / rate);
+    request.working_bytes = question.working.0;
+    request.allocation = allocation;
+    Ok(placement::plan(&request)?)
+}
+
 /// What was said, in the allocation language.
-fn text(args: &PlanArgs) -> String {
-    match (&args.alloc, args.virtual_vram_gb) {
-        (Some(text), _) => text.clone(),
+pub(super) fn allocation_text(
+    text: Option<&str>,
+    virtual_vram_gb: Option<f64>,
+    donor: &str,
+    compute: Option<DeviceId>,
+) -> String {
+    match (text, virtual_vram_gb) {
+        (Some(text), _) => text.to_owned(),
         (None, Some(gigabytes)) => {
-            let compute = args.compute.map_or(String::new(), |id| id.to_string());
-            format!("#{compute};{gigabytes};{}", args.donor)
+            let compute = compute.map_or(String::new(), |id| id.to_string());
+            format!("#{compute};{gigabytes};{donor}")
         }
         (None, None) => String::new(),
     }

@@ -10,6 +10,7 @@ use crate::workspace::{Crate, Dependency, DependencyKind, Workspace};
 pub(crate) const ORDER: &[&[&str]] = &[
     &["meta"],
     &["graph"],
+    &["workflow"],
     &["checkpoint"],
     &["device"],
     &["device-cpu", "device-cuda"],

@@ -1,0 +1,212 @@
+//! The worker: one thread that owns the executor, runs jobs one after the other, and frees memory between them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use graph::{CacheMode, Executor, Identity, Map, NodeFailure, Observer, RunEnd, RunReport, RunRequest};
+use indexmap::IndexMap;
+use residency::{FreeReport, FreeRequest, HostPressure, Retention};
+
+use crate::HostMemory;
+use crate::event::{Event, JobEvent};
+use crate::queue::RunningJob;
+use crate::record::{self, Record};
+use crate::shared::{Shared, Task};
+
+/// Time between two looks at the host's memory while nothing runs.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    executor: Executor,
+    cache: CacheMode,
+    host_memory: Option<HostMemory>,
+    pressure: HostPressure,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, cache: CacheMode, host_memory: Option<HostMemory>) -> Worker {
+        let executor = Executor::new(Arc::clone(&shared.catalogue), cache);
+        Worker { shared, executor, cache, host_memory, pressure: HostPressure::default() }
+    }
+
+    /// Works until the engine ends.
+    pub(crate) fn run(mut self) {
+        let mut idle_at = None;
+        loop {
+            match self.shared.next_task(idle_at) {
+                Task::Run(job) => {
+                    self.run_job(&job);
+                    idle_at = Some(Instant::now());
+                }
+                Task::Free(request) => {
+                    self.free(request);
+                    idle_at = Some(Instant::now());
+                }
+                Task::Idle => {
+                    self.look_after_memory();
+                    self.shared.store.checkpoint();
+                    idle_at = self.host_memory.is_some().then(|| Instant::now() + LOOK_INTERVAL);
+                }
+                Task::Stop => return,
+            }
+        }
+    }
+
+    fn run_job(&mut self, running: &RunningJob) {
+        let (sequence, job, observer) = (running.queued.sequence, &running.queued.job, &running.observer);
+        if let Err(error) = self.shared.store.begin(sequence) {
+            tracing::error!("a restart would not know that job {} was running: {error}", job.prompt_id);
+        }
+        observer.tell(JobEvent::Message(observer.keep("execution_start", record::of_job(job))));
+        let mut report = self.execute(running);
+        observer.end();
+        record::hide_secrets(&mut report, &job.secrets);
+        if matches!(report.end, RunEnd::Interrupted { .. }) && self.shared.queue().is_put_back() {
+            if let Err(error) = self.shared.store.put_back(sequence) {
+                tracing::error!(
+                    "job {} counts as one during which the process ended: {error}",
+                    job.prompt_id
+                );
+            }
+            self.shared.queue().end();
+            return;
+        }
+        if let RunEnd::Failed(failure) = &report.end {
+            tracing::error!("job {}, node {}: {}", job.prompt_id, failure.identity.node, failure.message);
+            if failure.is_out_of_memory {
+                self.unload_models();
+            }
+        }
+        let (name, data) = record::end(job, &report.end);
+        let message = observer.keep(name, data);
+        let record = Record::new(report, observer.messages());
+        if let Err(error) = self.shared.store.finish(sequence, job, &record) {
+            tracing::error!("job {} ended, but its record cannot be kept: {error}", job.prompt_id);
+            let text = format!("the record of job {} cannot be kept: {error}", job.prompt_id);
+            self.shared.sink.event(Event::Notice(text));
+        }
+        observer.tell(JobEvent::Message(message));
+        self.shared.end_running();
+        let last = observer.last_node().map(|identity| Arc::clone(&identity.node));
+        observer.tell(JobEvent::Ended { last });
+    }
+
+    /// Runs a job to its end. A node that panics fails its job, and not the worker.
+    fn execute(&mut self, running: &RunningJob) -> RunReport {
+        let job = &running.queued.job;
+        let request = RunRequest {
+            prompt_id: job.prompt_id.clone(),
+            prompt: Arc::clone(&job.prompt),
+            outputs: job.outputs.clone(),
+            extra: job.extra_data.clone(),
+            secrets: job.secrets.clone(),
+            cancel: Arc::clone(&running.cancel),
+            observer: Arc::clone(&running.observer) as Arc<dyn Observer>,
+        };
+        match catch_unwind(AssertUnwindSafe(|| self.executor.run(request))) {
+            Ok(report) => report,
+            Err(panic) => {
+                // What the executor holds may be half done.
+                self.executor = Executor::new(Arc::clone(&self.shared.catalogue), self.cache);
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+                let last = running.observer.last_node();
+                RunReport {
+                    end: RunEnd::Failed(panicked(last, text)),
+                    outputs: IndexMap::new(),
+                    identities: IndexMap::new(),
+                }
+            }
+        }
+    }
+
+    /// Lets go what a request asks for.
+    fn free(&mut self, request: FreeRequest) {
+        let Worker { shared, executor, .. } = self;
+        let notice = match shared.studio.residency.free(request, &mut || executor.reset()) {
+            Ok(report) => {
+                log(&report);
+                (!report.kept.is_empty()).then(|| report.summary())
+            }
+            Err(error) => {
+                tracing::error!("memory could not be freed: {error}");
+                Some(format!("memory could not be freed: {error}"))
+            }
+        };
+        if let Some(text) = notice {
+            self.shared.sink.event(Event::Notice(text));
+        }
+    }
+
+    /// After a device ran out of memory: every model goes that no user wants to keep. One request lets only
+    /// the models go that are marked to go first, so there may have to be another.
+    fn unload_models(&mut self) {
+        let request = FreeRequest { unload_models: true, ..FreeRequest::default() };
+        loop {
+            match self.shared.studio.residency.free(request, &mut || {}) {
+                Ok(report) => {
+                    log(&report);
+                    if report.kept.iter().all(|note| note.retention == Retention::Keep)
+                        || report.unloaded.is_empty()
+                    {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!("memory could not be freed: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Forgets cached outputs when the host's memory is nearly full.
+    fn look_after_memory(&mut self) {
+        let Some(read) = &mut self.host_memory else { return };
+        let used = read();
+        if self.pressure.update(used, true) {
+            tracing::warn!(
+                "{:.0} % of the host's memory are in use: cached outputs of nodes are dropped",
+                used * 100.0
+            );
+            self.executor.reset();
+            let residency = &self.shared.studio.residency;
+            if let Err(error) = residency.devices().trim() {
+                tracing::error!("caches of devices could not be emptied: {error}");
+            }
+            residency.snapshots().take("host memory nearly full: executor reset", residency.devices());
+        }
+    }
+}
+
+fn log(report: &FreeReport) {
+    tracing::info!("free: {}", report.summary());
+    for note in &report.missing {
+        tracing::error!("{} should have been kept and is gone", note.name);
+    }
+}
+
+/// The failure of a job one of whose nodes panicked.
+fn panicked(last: Option<Arc<Identity>>, text: &str) -> NodeFailure {
+    let nobody = || {
+        let id: Arc<str> = "".into();
+        Arc::new(Identity {
+            node: id.clone(),
+            display: id.clone(),
+            parent: None,
+            real: id,
+            class: String::new(),
+        })
+    };
+    NodeFailure {
+        identity: last.unwrap_or_else(nobody),
+        kind: "Panic".to_owned(),
+        message: format!("this is a fault in the program, please report it: {text}"),
+        is_out_of_memory: false,
+        inputs: Map::new(),
+        outputs: Vec::new(),
+        executed: Vec::new(),
+    }
+}

@@ -1,0 +1,200 @@
+//! The arguments of `serve`, `run`, `free` and `check`. `serve` takes ComfyUI's own flags, so that scripts that
+//! start ComfyUI start Gantry.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use meta::DeviceId;
+
+use super::Output;
+
+/// Where files are, for `serve` and `run`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct FolderArgs {
+    /// The folder that has models, input, output, temp and user; an existing ComfyUI install will do
+    #[arg(long, visible_alias = "comfy-dir", value_name = "FOLDER")]
+    pub(crate) base_directory: Option<PathBuf>,
+    /// Where pictures are saved
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) output_directory: Option<PathBuf>,
+    /// Where workflows load pictures from
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) input_directory: Option<PathBuf>,
+    /// Where previews go: into a folder temp below this one, which is emptied at start and end
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) temp_directory: Option<PathBuf>,
+    /// Where settings and stored workflows are
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) user_directory: Option<PathBuf>,
+    /// More model folders: files as ComfyUI's extra_model_paths.yaml (repeatable)
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) extra_model_paths_config: Vec<PathBuf>,
+}
+
+/// How outputs of nodes are kept.
+#[derive(Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+pub(crate) struct CacheArgs {
+    /// Keep outputs of nodes until a prompt comes that does not have them (the default)
+    #[arg(long)]
+    pub(crate) cache_classic: bool,
+    /// Keep the outputs of so many nodes; 0 is the default way
+    #[arg(long, value_name = "N")]
+    pub(crate) cache_lru: Option<usize>,
+    /// Keep no outputs of nodes
+    #[arg(long)]
+    pub(crate) cache_none: bool,
+}
+
+/// How previews are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PreviewName {
+    /// Not at all
+    #[default]
+    None,
+    /// The best way that there is
+    Auto,
+    /// By a linear map from latent values to colours
+    Latent2rgb,
+    /// Not there yet: shown as latent2rgb
+    Taesd,
+}
+
+/// How loud the log is; ComfyUI's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub(crate) enum Verbosity {
+    /// Everything
+    Debug,
+    /// What happens
+    #[default]
+    Info,
+    /// What is odd
+    Warning,
+    /// What went wrong
+    Error,
+    /// What went wrong
+    Critical,
+}
+
+/// Arguments of `serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// Addresses to listen on, comma-separated; without a value all of them
+    #[arg(long, value_name = "IP", num_args = 0..=1, default_value = "127.0.0.1", default_missing_value = "0.0.0.0,::")]
+    pub(crate) listen: String,
+    /// The port; 0 for any that is free
+    #[arg(long, value_name = "N", default_value_t = 8188)]
+    pub(crate) port: u16,
+    /// The key of the certificate, for https
+    #[arg(long, value_name = "FILE", requires = "tls_certfile")]
+    pub(crate) tls_keyfile: Option<PathBuf>,
+    /// The certificate, for https
+    #[arg(long, value_name = "FILE", requires = "tls_keyfile")]
+    pub(crate) tls_certfile: Option<PathBuf>,
+    /// Let pages of this origin use the server; without a value all origins
+    #[arg(long, value_name = "ORIGIN", num_args = 0..=1, default_missing_value = "*")]
+    pub(crate) enable_cors_header: Option<String>,
+    /// The largest request, in megabytes
+    #[arg(long, value_name = "MB", default_value_t = 100.0)]
+    pub(crate) max_upload_size: f64,
+    /// What requests must show as a bearer token; needed to listen beyond this machine
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// Listen beyond this machine without a token
+    #[arg(long)]
+    pub(crate) no_token: bool,
+    /// A host name that requests may use besides those of this machine (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    #[command(flatten)]
+    pub(crate) folders: FolderArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    /// Where the queue and the history are kept
+    #[arg(long, value_name = "FILE")]
+    pub(crate) database: Option<PathBuf>,
+    /// How steps show what they have
+    #[arg(long, value_enum, value_name = "METHOD", default_value = "none")]
+    pub(crate) preview_method: PreviewName,
+    /// Pixels along the longer side of a preview
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) preview_size: usize,
+    /// The web front end's files, if they are not in a Python install
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) front_end_root: Option<PathBuf>,
+    /// Saved pictures do not say how they were made
+    #[arg(long)]
+    pub(crate) disable_metadata: bool,
+    /// The front end makes no calls beyond this machine
+    #[arg(long, visible_alias = "offline")]
+    pub(crate) disable_api_nodes: bool,
+    /// Compress answers
+    #[arg(long)]
+    pub(crate) enable_compress_response_body: bool,
+    /// Where models compute unless a node says otherwise
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) compute: Option<DeviceId>,
+    /// How loud the log is
+    #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG", ignore_case = true)]
+    pub(crate) verbose: Verbosity,
+    /// Add the node classes that ComfyUI's own tests use
+    #[arg(long)]
+    pub(crate) testing_nodes: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The workflow: a JSON file in the API's or the editor's format, or a picture that has one; - for a pipe
+    pub(crate) workflow: PathBuf,
+    /// Where pictures are saved
+    #[arg(short, long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+    /// Set an input: node, input and value, such as 3.seed=7 or 6.text='a red fox' (repeatable)
+    #[arg(long, value_name = "NODE.INPUT=VALUE")]
+    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) folders: FolderArgs,
+    /// Where models compute unless a node says otherwise
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) compute: Option<DeviceId>,
+    /// Saved pictures do not say how they were made
+    #[arg(long)]
+    pub(crate) disable_metadata: bool,
+    /// Print the prompt in the API's format instead of running it
+    #[arg(long)]
+    pub(crate) convert: bool,
+    #[command(flatten)]
+    pub(crate) report: Output,
+}
+
+/// Arguments of `free`.
+#[derive(Args, Debug)]
+pub(crate) struct FreeArgs {
+    /// Unload models as their loaders said: those to eject if there are any, else those with nothing said
+    #[arg(long)]
+    pub(crate) unload_models: bool,
+    /// The same, and forget the outputs of nodes
+    #[arg(long)]
+    pub(crate) free_memory: bool,
+    /// Unload models that are to be kept, too
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8188")]
+    pub(crate) server: String,
+    /// The server's token
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+}
+
+/// Arguments of `check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Workflow files, or folders of them
+    #[arg(required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}

@@ -1,0 +1,88 @@
+//! What `serve`, `run` and `check` share: folders and the studio as the command line says, and the log.
+
+mod log;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use device::Device;
+use meta::{DeviceId, DeviceKind};
+use nodes::Studio;
+use nodes::folders::{Folders, Layout};
+use nodes::studio::{PreviewMethod, Settings};
+
+use crate::cli::{FolderArgs, PreviewName};
+use crate::machine::Machine;
+use crate::{demo_model, environment};
+
+pub(crate) use log::start_log;
+
+/// The folders that the command line says, with the model paths of the files it names and of one beside them.
+pub(crate) fn folders(args: &FolderArgs) -> Result<Folders> {
+    let base = match &args.base_directory {
+        Some(base) => base.clone(),
+        None => environment::current_dir().context("finding the current folder")?,
+    };
+    let mut layout = Layout::at(&base);
+    let set = |place: &mut PathBuf, given: &Option<PathBuf>| {
+        if let Some(given) = given {
+            place.clone_from(given);
+        }
+    };
+    set(&mut layout.output, &args.output_directory);
+    set(&mut layout.input, &args.input_directory);
+    set(&mut layout.user, &args.user_directory);
+    if let Some(parent) = &args.temp_directory {
+        layout.temp = parent.join("temp");
+    }
+    let mut folders = Folders::new(&layout);
+    let beside = base.join("extra_model_paths.yaml");
+    let found = beside.is_file().then_some(&beside);
+    for file in found.into_iter().chain(&args.extra_model_paths_config) {
+        folders.add_extra_paths(file, &environment::variable)?;
+    }
+    Ok(folders)
+}
+
+/// The studio: where models compute, and the demo model among the loaders' files.
+pub(crate) fn studio(
+    machine: &Machine,
+    folders: Folders,
+    compute: Option<DeviceId>,
+    settings: Settings,
+) -> Result<Arc<Studio>> {
+    let compute = match compute {
+        Some(id) => machine.registry().get(id)?.id(),
+        None => first_accelerator(machine),
+    };
+    let mut studio = Studio::new(folders, machine.registry().clone(), compute, settings);
+    for (key, name, bytes) in demo_model::FILES {
+        studio.offer_embedded(key, name, bytes);
+    }
+    Ok(Arc::new(studio))
+}
+
+/// The first device that is not the CPU, or the CPU.
+pub(crate) fn first_accelerator(machine: &Machine) -> DeviceId {
+    let ids = machine.registry().iter().map(Device::id);
+    ids.into_iter().find(|id| id.kind != DeviceKind::Cpu).unwrap_or(DeviceId::CPU)
+}
+
+/// How previews are made, by ComfyUI's names.
+pub(crate) fn preview_method(name: PreviewName) -> PreviewMethod {
+    match name {
+        PreviewName::None => PreviewMethod::None,
+        PreviewName::Auto | PreviewName::Latent2rgb | PreviewName::Taesd => PreviewMethod::LatentToRgb,
+    }
+}
+
+/// Makes a folder empty: what previews left behind is nobody's.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("emptying {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,81 @@
+//! The run loop: what is cached is not run again, what is ready runs, what expands is run in its place.
+
+mod cache;
+mod calls;
+mod crew;
+mod gate;
+mod key;
+mod live;
+mod run;
+mod schedule;
+mod supply;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::catalogue::Catalogue;
+use crate::event::{Observer, RunReport};
+use crate::literal::Map;
+use crate::prompt::Prompt;
+use crate::value::NodeId;
+use cache::Cache;
+use key::KeyMaker;
+use live::Classes;
+use run::Run;
+
+/// How long outputs of nodes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CacheMode {
+    /// Until a prompt comes that does not have them.
+    #[default]
+    Classic,
+    /// The outputs of this many nodes, least recently used first to go.
+    Lru(usize),
+    /// Not at all.
+    None,
+}
+
+/// A prompt to run.
+pub struct RunRequest {
+    /// The job's id.
+    pub prompt_id: String,
+    /// The prompt, validated.
+    pub prompt: Arc<Prompt>,
+    /// The output nodes to run.
+    pub outputs: Vec<NodeId>,
+    /// `extra_data` as it was sent, less its secrets.
+    pub extra: Map,
+    /// What was set aside: tokens and keys.
+    pub secrets: Map,
+    /// Set when the job is to end.
+    pub cancel: Arc<AtomicBool>,
+    /// Who is told.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// Runs prompts, one after the other, and keeps outputs between them.
+pub struct Executor {
+    catalogue: Arc<Catalogue>,
+    cache: Cache,
+    key_maker: KeyMaker,
+}
+
+impl Executor {
+    /// An executor with nothing cached.
+    #[must_use]
+    pub fn new(catalogue: Arc<Catalogue>, mode: CacheMode) -> Executor {
+        Executor { catalogue, cache: Cache::new(mode), key_maker: KeyMaker::default() }
+    }
+
+    /// Runs a prompt to its end.
+    pub fn run(&mut self, mut request: RunRequest) -> RunReport {
+        let outputs = std::mem::take(&mut request.outputs);
+        let classes = Classes::new(Arc::clone(&self.catalogue));
+        Run::new(request, classes, &mut self.cache, &mut self.key_maker).finish(&outputs)
+    }
+
+    /// Forgets all outputs.
+    pub fn reset(&mut self) {
+        self.cache.clear();
+    }
+}

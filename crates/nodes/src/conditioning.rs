@@ -1,0 +1,444 @@
+//! Conditionings: combined, limited to areas, times and masks, and given more to look at.
+
+use std::sync::Arc;
+
+use graph::{Call, Catalogue, Failure, Input, Outcome, Schema, Value};
+use sampling::{Latent, resize_mask};
+
+use crate::sampling_nodes::planes::mask_planes;
+use crate::studio::{Vae, class};
+use crate::value::{Area, Array, Conditioning, Entry, Image, LatentImage, Mask};
+use crate::{Error, Studio, vae};
+
+/// Adds the classes of this file.
+pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
+    let studio = || Arc::clone(studio);
+    catalogue.add(ConditioningCombine(studio()));
+    catalogue.add(ConditioningAverage(studio()));
+    catalogue.add(ConditioningConcat(studio()));
+    catalogue.add(ConditioningSetArea(studio()));
+    catalogue.add(ConditioningSetAreaPercentage(studio()));
+    catalogue.add(ConditioningSetAreaStrength(studio()));
+    catalogue.add(ConditioningSetMask(studio()));
+    catalogue.add(ConditioningZeroOut(studio()));
+    catalogue.add(ConditioningSetTimestepRange(studio()));
+    catalogue.add(InpaintModelConditioning(studio()));
+    catalogue.add(InstructPixToPixConditioning(studio()));
+    catalogue.add(ReferenceLatent(studio()));
+    catalogue.add(FluxKontextMultiReferenceLatentMethod(studio()));
+}
+
+/// The longest side of a picture.
+const MAX_SIDE: u64 = 16384;
+/// Pixels along one side of a latent value.
+const PIXELS: usize = 8;
+
+/// The conditioning of an input with every entry changed.
+pub(crate) fn changed(
+    call: &Call,
+    input: &str,
+    change: impl Fn(&mut Entry),
+) -> Result<Conditioning, Failure> {
+    let mut conditioning = Conditioning::clone(&*call.object::<Conditioning>(input)?);
+    conditioning.entries.iter_mut().for_each(change);
+    Ok(conditioning)
+}
+
+/// The first entry of an input that only one is taken of.
+fn only_entry(call: &Call, input: &str) -> Result<Entry, Failure> {
+    let conditioning = call.object::<Conditioning>(input)?;
+    if conditioning.entries.len() > 1 {
+        tracing::warn!("{}: only the first entry of {input} is used", call.identity.class);
+    }
+    let first = conditioning.entries.first().cloned();
+    first.ok_or_else(|| Failure::value(format!("{input} is empty")))
+}
+
+class! {
+    /// Both conditionings count.
+    ConditioningCombine in "conditioning";
+    |schema| schema
+        .input(Input::socket("conditioning_1", "CONDITIONING"))
+        .input(Input::socket("conditioning_2", "CONDITIONING"))
+        .title("Conditioning (Combine)")
+        .output("CONDITIONING");
+    |studio, call| {
+        let mut entries = call.object::<Conditioning>("conditioning_1")?.entries.clone();
+        entries.extend(call.object::<Conditioning>("conditioning_2")?.entries.iter().cloned());
+        Ok(Outcome::object(Conditioning { entries }))
+    }
+}
+
+class! {
+    /// A weighted mean of two texts.
+    ConditioningAverage in "conditioning";
+    |schema| schema
+        .input(Input::socket("conditioning_to", "CONDITIONING"))
+        .input(Input::socket("conditioning_from", "CONDITIONING"))
+        .input(Input::float("conditioning_to_strength", 1.0, 0.0, 1.0, 0.01))
+        .output("CONDITIONING");
+    |studio, call| {
+        let from = only_entry(call, "conditioning_from")?;
+        let strength = call.float("conditioning_to_strength")?;
+        let averaged = changed(call, "conditioning_to", |entry| {
+            entry.tokens = Arc::new(mix(&entry.tokens, &from.tokens, strength));
+            entry.pooled = match (&entry.pooled, &from.pooled) {
+                (Some(to), Some(from)) => Some(Arc::new(mix(to, from, strength))),
+                (None, from) => from.clone(),
+                (to, None) => to.clone(),
+            };
+        })?;
+        Ok(Outcome::object(averaged))
+    }
+}
+
+/// `to` times a strength plus `from` times the rest of it, over the tokens of `to`.
+fn mix(to: &Array, from: &Array, strength: f64) -> Array {
+    let (strength, rest) = (strength as f32, (1.0 - strength) as f32);
+    let values = to.values.iter().enumerate();
+    let mixed = values.map(|(at, to)| to * strength + from.values.get(at).copied().unwrap_or(0.0) * rest);
+    Array { shape: to.shape.clone(), values: mixed.collect() }
+}
+
+class! {
+    /// The tokens of one text after those of another.
+    ConditioningConcat in "conditioning";
+    |schema| schema
+        .input(Input::socket("conditioning_to", "CONDITIONING"))
+        .input(Input::socket("conditioning_from", "CONDITIONING"))
+        .title("Conditioning (Concat)")
+        .output("CONDITIONING");
+    |studio, call| {
+        let from = only_entry(call, "conditioning_from")?;
+        let mut joined = Conditioning::clone(&*call.object::<Conditioning>("conditioning_to")?);
+        for entry in &mut joined.entries {
+            entry.tokens = Arc::new(after(&entry.tokens, &from.tokens)?);
+        }
+        Ok(Outcome::object(joined))
+    }
+}
+
+/// Tokens of one array after those of another.
+fn after(first: &Array, second: &Array) -> Result<Array, Failure> {
+    let ([batch, a, width], [other_batch, b, other_width]) = (axes(first)?, axes(second)?);
+    if (batch, width) != (other_batch, other_width) {
+        return Err(Failure::value(format!(
+            "conditionings of the shapes {:?} and {:?} cannot be joined: they come from different text encoders",
+            first.shape, second.shape
+        )));
+    }
+    let items = first.values.chunks_exact(a * width).zip(second.values.chunks_exact(b * width));
+    let values = items.flat_map(|(first, second)| first.iter().chain(second).copied()).collect();
+    Ok(Array { shape: vec![batch, a + b, width], values })
+}
+
+fn axes(array: &Array) -> Result<[usize; 3], Failure> {
+    <[usize; 3]>::try_from(array.shape.as_slice()).map_err(|_| {
+        Failure::value(format!("a conditioning has the shape {:?}, not three axes", array.shape))
+    })
+}
+
+class! {
+    /// A conditioning that counts in a part of the picture, in pixels.
+    ConditioningSetArea in "conditioning";
+    |schema| {
+        let side = |name: &str, default: i64| Input::int(name, default, default, MAX_SIDE).with("step", 8);
+        schema
+            .input(Input::socket("conditioning", "CONDITIONING"))
+            .input(side("width", 64))
+            .input(side("height", 64))
+            .input(side("x", 0))
+            .input(side("y", 0))
+            .input(strength_input())
+            .title("Conditioning (Set Area)")
+            .output("CONDITIONING")
+    };
+    |studio, call| {
+        let value = |name: &str| call.size(name).map(|pixels| pixels / PIXELS);
+        let area = Area::Values([value("height")?, value("width")?, value("y")?, value("x")?]);
+        with_area(call, area)
+    }
+}
+
+class! {
+    /// A conditioning that counts in a part of the picture, in shares of its sides.
+    ConditioningSetAreaPercentage in "conditioning";
+    |schema| {
+        let share = |name: &str, default: f64| Input::float(name, default, 0.0, 1.0, 0.01);
+        schema
+            .input(Input::socket("conditioning", "CONDITIONING"))
+            .input(share("width", 1.0))
+            .input(share("height", 1.0))
+            .input(share("x", 0.0))
+            .input(share("y", 0.0))
+            .input(strength_input())
+            .title("Conditioning (Set Area with Percentage)")
+            .output("CONDITIONING")
+    };
+    |studio, call| {
+        let share = |name: &str| call.float(name);
+        with_area(call, Area::Shares([share("height")?, share("width")?, share("y")?, share("x")?]))
+    }
+}
+
+fn strength_input() -> Input {
+    Input::float("strength", 1.0, 0.0, 10.0, 0.01)
+}
+
+fn with_area(call: &Call, area: Area) -> Result<Outcome, Failure> {
+    let strength = call.float("strength")? as f32;
+    let limited = changed(call, "conditioning", |entry| {
+        entry.area = Some(area);
+        entry.strength = strength;
+        entry.mask_sets_area = false;
+    })?;
+    Ok(Outcome::object(limited))
+}
+
+class! {
+    /// How much a conditioning counts.
+    ConditioningSetAreaStrength in "conditioning";
+    |schema| schema
+        .input(Input::socket("conditioning", "CONDITIONING"))
+        .input(strength_input())
+        .output("CONDITIONING");
+    |studio, call| {
+        let strength = call.float("strength")? as f32;
+        Ok(Outcome::object(changed(call, "conditioning", |entry| entry.strength = strength)?))
+    }
+}
+
+class! {
+    /// A conditioning that counts where a mask says.
+    ConditioningSetMask in "conditioning";
+    |schema| schema
+        .input(Input::socket("conditioning", "CONDITIONING"))
+        .input(Input::socket("mask", "MASK"))
+        .input(strength_input())
+        .input(Input::choice("set_cond_area", ["default", "mask bounds"]))
+        .title("Conditioning (Set Mask)")
+        .output("CONDITIONING");
+    |studio, call| {
+        let mask = call.object::<Mask>("mask")?;
+        let strength = call.float("strength")? as f32;
+        let sets_area = call.text("set_cond_area")? != "default";
+        let masked = changed(call, "conditioning", |entry| {
+            entry.mask = Some(Arc::clone(&mask));
+            entry.mask_strength = strength;
+            entry.mask_sets_area = sets_area;
+        })?;
+        Ok(Outcome::object(masked))
+    }
+}
+
+class! {
+    /// A conditioning that tells nothing.
+    ConditioningZeroOut in "advanced/conditioning";
+    |schema| schema.input(Input::socket("conditioning", "CONDITIONING")).output("CONDITIONING");
+    |studio, call| {
+        let zeros = |array: &Array| {
+            Arc::new(Array { shape: array.shape.clone(), values: vec![0.0; array.values.len()] })
+        };
+        let emptied = changed(call, "conditioning", |entry| {
+            entry.tokens = zeros(&entry.tokens);
+            entry.pooled = entry.pooled.as_deref().map(zeros);
+        })?;
+        Ok(Outcome::object(emptied))
+    }
+}
+
+class! {
+    /// A conditioning that counts for a part of the steps.
+    ConditioningSetTimestepRange in "advanced/conditioning";
+    |schema| schema
+        .input(Input::socket("conditioning", "CONDITIONING"))
+        .input(Input::float("start", 0.0, 0.0, 1.0, 0.001))
+        .input(Input::float("end", 1.0, 0.0, 1.0, 0.001))
+        .output("CONDITIONING");
+    |studio, call| {
+        let (start, end) = (call.float("start")?, call.float("end")?);
+        let limited = changed(call, "conditioning", |entry| {
+            entry.start_percent = start;
+            entry.end_percent = end;
+        })?;
+        Ok(Outcome::object(limited))
+    }
+}
+
+/// The outputs of nodes that give two conditionings and a latent.
+fn three_outputs(schema: Schema) -> Schema {
+    schema
+        .named_output("CONDITIONING", "positive")
+        .named_output("CONDITIONING", "negative")
+        .named_output("LATENT", "latent")
+}
+
+class! {
+    /// A picture and a mask for inpainting models.
+    InpaintModelConditioning in "conditioning/inpaint";
+    |schema| {
+        let schema = schema
+            .input(Input::socket("positive", "CONDITIONING"))
+            .input(Input::socket("negative", "CONDITIONING"))
+            .input(Input::socket("vae", "VAE"))
+            .input(Input::socket("pixels", "IMAGE"))
+            .input(Input::socket("mask", "MASK"))
+            .input(Input::boolean("noise_mask", true));
+        three_outputs(schema)
+    };
+    |studio, call| {
+        let autoencoder = call.object::<Vae>("vae")?;
+        let pixels = call.object::<Image>("pixels")?;
+        let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
+        let (emptied, mask) = without_masked(&pixels, &mask, PIXELS);
+        let concat = Arc::new(vae::encode(studio, call, &autoencoder, &emptied)?);
+        let whole = vae::encode(studio, call, &autoencoder, &pixels)?;
+        let mask = Arc::new(mask);
+        let with = |input: &str| {
+            changed(call, input, |entry| {
+                entry.concat_latent = Some(Arc::clone(&concat));
+                entry.concat_mask = Some(Arc::clone(&mask));
+            })
+        };
+        let noise_mask = call.boolean("noise_mask")?.then(|| Mask::clone(&mask));
+        let latent = LatentImage { noise_mask, ..LatentImage::new(whole) };
+        Ok(Outcome::values([
+            Value::object(with("positive")?),
+            Value::object(with("negative")?),
+            Value::object(latent),
+        ]))
+    }
+}
+
+/// A mask brought to the size of a picture.
+pub(crate) fn resized(mask: &Mask, height: usize, width: usize) -> Result<Mask, Failure> {
+    let planes = resize_mask(&mask_planes(mask)?, &[mask.batch, 1, height, width]).map_err(Error::from)?;
+    Ok(Mask { batch: mask.batch, height, width, values: planes.into_values() })
+}
+
+/// A picture and its mask cut to whole latent values, with grey in the picture where the mask is.
+pub(crate) fn without_masked(pixels: &Image, mask: &Mask, factor: usize) -> (Image, Mask) {
+    let (height, width) = (pixels.height / factor * factor, pixels.width / factor * factor);
+    let (top, left) = (pixels.height % factor / 2, pixels.width % factor / 2);
+    let mut cut = Mask { batch: mask.batch, height, width, values: Vec::new() };
+    for item in 0..mask.batch {
+        for y in top..top + height {
+            let row = (item * mask.height + y) * mask.width + left;
+            cut.values.extend_from_slice(&mask.values[row..row + width]);
+        }
+    }
+    let mut image = Image { height, width, values: Vec::new(), ..pixels.clone() };
+    for item in 0..pixels.batch {
+        for y in 0..height {
+            for x in 0..width {
+                let masked = (item % cut.batch.max(1) * height + y) * width + x;
+                let keep = 1.0 - cut.values[masked].round_ties_even();
+                let pixel = ((item * pixels.height + top + y) * pixels.width + left + x) * pixels.channels;
+                for (channel, value) in pixels.values[pixel..][..pixels.channels].iter().enumerate() {
+                    let grey = if channel < 3 { (value - 0.5) * keep + 0.5 } else { *value };
+                    image.values.push(grey);
+                }
+            }
+        }
+    }
+    (image, cut)
+}
+
+class! {
+    /// A picture to look at, for models that take one beside the latent.
+    InstructPixToPixConditioning in "conditioning/instructpix2pix";
+    |schema| {
+        let schema = schema
+            .input(Input::socket("positive", "CONDITIONING"))
+            .input(Input::socket("negative", "CONDITIONING"))
+            .input(Input::socket("vae", "VAE"))
+            .input(Input::socket("pixels", "IMAGE"));
+        three_outputs(schema).module("comfy_extras.nodes_ip2p")
+    };
+    |studio, call| {
+        let autoencoder = call.object::<Vae>("vae")?;
+        let concat = Arc::new(vae::encode(studio, call, &autoencoder, &*call.object::<Image>("pixels")?)?);
+        let with = |input: &str| {
+            changed(call, input, |entry| entry.concat_latent = Some(Arc::clone(&concat)))
+        };
+        Ok(Outcome::values([
+            Value::object(with("positive")?),
+            Value::object(with("negative")?),
+            Value::object(LatentImage::new(Latent::zeros(concat.shape()))),
+        ]))
+    }
+}
+
+class! {
+    /// A latent to look at, for models that edit pictures.
+    ReferenceLatent in "advanced/conditioning/edit_models";
+    |schema| schema
+        .input(Input::socket("conditioning", "CONDITIONING"))
+        .input(Input::socket("latent", "LATENT").optional())
+        .output("CONDITIONING")
+        .module("comfy_extras.nodes_edit_model");
+    |studio, call| {
+        let latent = call.object_if_given::<LatentImage>("latent")?;
+        let latent = latent.map(|latent| Arc::new(latent.samples.clone()));
+        let seeing = changed(call, "conditioning", |entry| {
+            entry.reference_latents.extend(latent.clone());
+        })?;
+        Ok(Outcome::object(seeing))
+    }
+}
+
+class! {
+    /// Where reference latents stand.
+    FluxKontextMultiReferenceLatentMethod in "advanced/conditioning/flux";
+    |schema| Schema {
+        is_experimental: true,
+        ..schema
+            .input(Input::socket("conditioning", "CONDITIONING"))
+            .input(Input::choice(
+                "reference_latents_method",
+                ["offset", "index", "uxo/uno", "index_timestep_zero"],
+            ))
+            .output("CONDITIONING")
+            .title("Edit Model Reference Method")
+            .module("comfy_extras.nodes_flux")
+    };
+    |studio, call| {
+        let method = match call.text("reference_latents_method")? {
+            uxo if uxo.contains("uxo") || uxo.contains("uso") => "uxo",
+            other => other,
+        };
+        let placed = changed(call, "conditioning", |entry| entry.reference_method = Some(method.to_owned()))?;
+        Ok(Outcome::object(placed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(shape: [usize; 3], first: f32) -> Array {
+        let count: usize = shape.iter().product();
+        Array { shape: shape.to_vec(), values: (0..count).map(|i| first + i as f32).collect() }
+    }
+
+    #[test]
+    fn texts_are_joined_and_averaged() {
+        let (a, b) = (array([1, 2, 2], 0.0), array([1, 1, 2], 10.0));
+        let joined = after(&a, &b).unwrap();
+        assert_eq!((joined.shape, joined.values), (vec![1, 3, 2], vec![0.0, 1.0, 2.0, 3.0, 10.0, 11.0]));
+        assert!(after(&a, &array([1, 1, 3], 0.0)).is_err());
+        // What the other text lacks counts as zero.
+        assert_eq!(mix(&a, &b, 0.5).values, [5.0, 6.0, 1.0, 1.5]);
+    }
+
+    #[test]
+    fn masked_pixels_become_grey_and_sizes_whole() {
+        let image = Image { batch: 1, height: 9, width: 8, channels: 3, values: vec![1.0; 9 * 8 * 3] };
+        let mut values = vec![0.0; 72];
+        values[0] = 1.0;
+        let mask = Mask { batch: 1, height: 9, width: 8, values };
+        let (image, mask) = without_masked(&image, &mask, 8);
+        assert_eq!((image.height, image.width, mask.height), (8, 8, 8));
+        assert_eq!(&image.values[..4], &[0.5, 0.5, 0.5, 1.0]);
+    }
+}

@@ -1,0 +1,145 @@
+//! What can go wrong in nodes, and how it reaches the user.
+
+use device::OutOfMemory;
+use graph::Failure;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Text with what, where and what to do.
+    #[error("{0}")]
+    Told(String),
+    /// From a file.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// From a device or an operation on it.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// From a model family.
+    #[error(transparent)]
+    Models(#[from] models::Error),
+    /// From loaded models.
+    #[error(transparent)]
+    Residency(#[from] residency::Error),
+    /// From the sampler.
+    #[error(transparent)]
+    Sampling(#[from] sampling::Error),
+    /// From a LoRA.
+    #[error(transparent)]
+    Patch(#[from] patch::Error),
+    /// From the planner.
+    #[error(transparent)]
+    Plan(#[from] placement::PlanError),
+    /// From a picture file.
+    #[error(transparent)]
+    Image(#[from] ::image::ImageError),
+    /// From the file system.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file or folder.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What an error comes down to, for those kinds that are handled.
+enum Cause<'a> {
+    Cancelled,
+    OutOfMemory(&'a OutOfMemory),
+}
+
+impl Error {
+    /// The numbers, if a device had too little memory.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self.cause() {
+            Some(Cause::OutOfMemory(short)) => Some(short),
+            _ => None,
+        }
+    }
+
+    fn cause(&self) -> Option<Cause<'_>> {
+        match self {
+            Error::Device(error) => of_device(error),
+            Error::Residency(error) => of_residency(error),
+            Error::Models(models::Error::Residency(error)) => of_residency(error),
+            Error::Models(models::Error::Device(error)) => of_device(error),
+            Error::Sampling(sampling::Error::Cancelled { .. }) => Some(Cause::Cancelled),
+            // Predictions that fail come back in the box that they were given in.
+            Error::Sampling(sampling::Error::Model { source, .. }) => {
+                source.downcast_ref::<Error>().and_then(Error::cause)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn of_device(error: &device::Error) -> Option<Cause<'_>> {
+    match error {
+        device::Error::OutOfMemory(short) => Some(Cause::OutOfMemory(short)),
+        _ => None,
+    }
+}
+
+fn of_residency(error: &residency::Error) -> Option<Cause<'_>> {
+    match error {
+        residency::Error::Cancelled => Some(Cause::Cancelled),
+        residency::Error::Device(error) => of_device(error),
+        _ => None,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error.cause() {
+            Some(Cause::Cancelled) => return Failure::Interrupted,
+            Some(Cause::OutOfMemory(short)) => return Failure::OutOfMemory(short.to_string()),
+            None => {}
+        }
+        let kind = match &error {
+            Error::Plan(placement::PlanError::NoRoom { .. }) => {
+                return Failure::OutOfMemory(error.to_string());
+            }
+            Error::Plan(_) | Error::Told(_) | Error::Models(models::Error::Input { .. }) => "ValueError",
+            Error::Io { .. } => "OSError",
+            _ => "RuntimeError",
+        };
+        Failure::error(kind, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::DeviceId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_cancelled_is_interrupted_and_what_is_short_has_its_numbers() {
+        let cancelled = Error::Models(residency::Error::Cancelled.into());
+        assert_eq!(Failure::from(cancelled), Failure::Interrupted);
+        let short = OutOfMemory {
+            device: DeviceId::CPU,
+            wanted: 3 << 30,
+            available: 1 << 30,
+            budget: 2 << 30,
+            used: 1 << 30,
+            reserved: 0,
+        };
+        let inner = Error::Models(device::Error::OutOfMemory(short).into());
+        let error = Error::Sampling(sampling::Error::Model { sigma: 1.0, source: inner.into() });
+        assert_eq!(error.out_of_memory().map(|short| short.wanted), Some(3 << 30));
+        let Failure::OutOfMemory(text) = Failure::from(error) else { panic!("it is out of memory") };
+        assert!(text.contains('3') && text.contains("cpu"), "{text}");
+    }
+
+    #[test]
+    fn other_errors_are_told_as_they_are() {
+        let failure = Failure::from(Error::Told("no such thing".into()));
+        assert_eq!(failure, Failure::value("no such thing"));
+    }
+}

@@ -1,0 +1,68 @@
+//! Latents: made, scaled, cut, joined, masked, saved and loaded.
+
+mod arithmetic;
+mod axes;
+mod batch;
+mod empty;
+mod files;
+mod transform;
+
+use std::sync::Arc;
+
+use graph::Catalogue;
+use sampling::Latent;
+
+use crate::image::{Method, Target, scale_latent};
+use crate::value::LatentImage;
+use crate::{Error, Result, Studio};
+
+/// Adds the classes of this file.
+pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
+    empty::add(catalogue, studio);
+    transform::add(catalogue, studio);
+    batch::add(catalogue, studio);
+    arithmetic::add(catalogue, studio);
+    files::add(catalogue, studio);
+}
+
+impl LatentImage {
+    /// Other values, and all the rest the same.
+    fn with_samples(&self, samples: Latent) -> LatentImage {
+        LatentImage { samples, ..self.clone() }
+    }
+
+    /// How many pictures or videos there are.
+    fn batch(&self) -> usize {
+        self.samples.shape().first().copied().unwrap_or(0)
+    }
+
+    /// The noise that each item gets: as it is said, or one after the other from 0.
+    fn batch_indices(&self) -> Vec<usize> {
+        self.batch_index.clone().unwrap_or_else(|| (0..self.batch()).collect())
+    }
+}
+
+/// A latent in the size of another, which must have as many channels: scaled, and cut where the proportions differ.
+fn fit_size(latent: &Latent, shape: &[usize]) -> Result<Latent> {
+    if latent.shape().get(1..) == shape.get(1..) {
+        return Ok(latent.clone());
+    }
+    let fitted = match shape {
+        [.., height, width] => scale_latent(latent, Target::cropped(*width, *height), Method::Bilinear)?,
+        _ => latent.clone(),
+    };
+    if fitted.shape().get(1..) == shape.get(1..) {
+        return Ok(fitted);
+    }
+    let text = format!(
+        "latents of {:?} and {shape:?} values do not go together; they come from models that differ",
+        latent.shape()
+    );
+    Err(Error::Told(text))
+}
+
+/// A latent in the size and batch of another.
+fn fit(latent: &Latent, shape: &[usize]) -> Result<Latent> {
+    let fitted = fit_size(latent, shape)?;
+    axes::repeated_to(&fitted, shape.first().copied().unwrap_or(0))
+}

@@ -1,0 +1,122 @@
+//! Latents in files, as ComfyUI writes them: safetensors with the values in the autoencoder's scale.
+
+use std::fs;
+use std::sync::Arc;
+
+use checkpoint::Checkpoint;
+use graph::{
+    Call, Catalogue, Failure, Given, Hidden, Input, Literal, NodeClass, Outcome, Schema, Validates, Verdict,
+};
+use sampling::Latent;
+
+use crate::folders::Place;
+use crate::image::{file_fingerprint, file_verdict};
+use crate::saving::{file_item, provenance, write_file};
+use crate::studio::decode_values;
+use crate::value::LatentImage;
+use crate::{Error, Result, Studio};
+
+/// Adds the classes of this file.
+pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
+    catalogue.add(SaveLatent(Arc::clone(studio)));
+    catalogue.add(LoadLatent(Arc::clone(studio)));
+}
+
+/// The tensor with the values.
+const VALUES: &str = "latent_tensor";
+/// An empty tensor that says that the values are in the autoencoder's scale; older files are in Stable Diffusion's.
+const SCALE_MARK: &str = "latent_format_version_0";
+const OLD_SCALE: f32 = 0.18215;
+
+struct SaveLatent(Arc<Studio>);
+
+impl NodeClass for SaveLatent {
+    fn schema(&self) -> Schema {
+        Schema::new("SaveLatent", "_for_testing")
+            .about("Saves latents in the output folder.")
+            .input(Input::socket("samples", "LATENT"))
+            .input(Input::text("filename_prefix", "latents/ComfyUI"))
+            .hidden("prompt", Hidden::Prompt)
+            .hidden("extra_pnginfo", Hidden::ExtraPngInfo)
+            .output_node()
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let latent = call.object::<LatentImage>("samples")?;
+        let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, (0, 0))?;
+        let name = place.next_name(0, "latent");
+        write_file(&place.folder.join(&name), &written(&latent.samples, &provenance(&self.0, call)))?;
+        let items = Literal::List(vec![file_item(&name, &place.subfolder, Place::Output)]);
+        Ok(Outcome::default().with_ui(graph::map([("latents", items)])))
+    }
+}
+
+/// A latent as a file, with texts that say how it was made.
+fn written(latent: &Latent, text: &[(String, String)]) -> Vec<u8> {
+    let length = latent.values().len() * 4;
+    let tensor = |shape: &[usize], start: usize, end: usize| {
+        let shape = Literal::from(shape.to_vec());
+        let offsets = Literal::from(vec![start, end]);
+        Literal::Map(graph::map([("dtype", "F32".into()), ("shape", shape), ("data_offsets", offsets)]))
+    };
+    let mut header = graph::Map::new();
+    if !text.is_empty() {
+        let metadata = text.iter().map(|(key, value)| (key.clone(), Literal::from(value.as_str())));
+        header.insert("__metadata__".to_owned(), Literal::Map(graph::map(metadata)));
+    }
+    header.insert(VALUES.to_owned(), tensor(latent.shape(), 0, length));
+    header.insert(SCALE_MARK.to_owned(), tensor(&[0], length, length));
+    let mut header = crate::picture::python_json(&Literal::Map(header)).into_bytes();
+    // The values begin at a multiple of eight.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    out.extend(header);
+    out.extend(latent.values().iter().flat_map(|value| value.to_le_bytes()));
+    out
+}
+
+struct LoadLatent(Arc<Studio>);
+
+impl NodeClass for LoadLatent {
+    fn schema(&self) -> Schema {
+        let entries = fs::read_dir(&self.0.folders.input).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut files: Vec<String> = names.filter(|name| name.ends_with(".latent")).collect();
+        files.sort_unstable();
+        Schema::new("LoadLatent", "_for_testing")
+            .about("Loads latents from the input folder.")
+            .input(Input::choice("latent", files))
+            .output("LATENT")
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let path = self.0.folders.annotated(call.text("latent")?)?;
+        let file = Checkpoint::open(&path).map_err(Error::from)?;
+        Ok(Outcome::object(LatentImage::new(read(&file)?)))
+    }
+
+    fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
+        Ok(Some(file_fingerprint(&self.0.folders, call.text("latent")?)?))
+    }
+
+    fn validates(&self) -> Validates {
+        Validates { inputs: vec!["latent"], ..Validates::default() }
+    }
+
+    fn validate(&self, given: &Given<'_>) -> Result<Verdict, Failure> {
+        Ok(file_verdict(&self.0.folders, given, "latent", "Invalid latent file"))
+    }
+}
+
+fn read(file: &Checkpoint) -> Result<Latent> {
+    let told = |what: &str| Error::Told(format!("{}: {what}", file.path().display()));
+    let entry =
+        file.entry(VALUES).ok_or_else(|| told("this is no latent: it has no tensor \"latent_tensor\""))?;
+    let mut values =
+        decode_values(file, entry).ok_or_else(|| told("latents of 16 or 32 bits can be loaded"))?;
+    if file.entry(SCALE_MARK).is_none() {
+        values.iter_mut().for_each(|value| *value *= 1.0 / OLD_SCALE);
+    }
+    let shape = entry.shape().dims().to_vec();
+    Ok(Latent::new(shape, values)?)
+}

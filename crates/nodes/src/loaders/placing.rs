@@ -1,0 +1,103 @@
+//! What the inputs of a variant say of placing.
+
+use std::str::FromStr;
+
+use graph::{Call, Failure, Input};
+use meta::DeviceId;
+use placement::AllocationText;
+use residency::Retention;
+
+use crate::studio::Placing;
+use crate::{Error, Studio};
+
+/// A choice of the machine's devices.
+pub(super) fn device_input(studio: &Studio, name: &str, default: &str) -> Input {
+    Input::choice(name, studio.device_names()).with("default", default)
+}
+
+/// The device that variants choose unless told: the first accelerator, or the host.
+pub(super) fn usual_device(studio: &Studio) -> String {
+    let names = studio.device_names();
+    names.get(1).or(names.first()).cloned().unwrap_or_default()
+}
+
+/// How many gigabytes leave the compute device.
+pub(super) fn virtual_vram_input(name: &str, default: f64, most: f64) -> Input {
+    Input::float(name, default, 0.0, most, 0.1)
+}
+
+/// A line that says where every byte goes.
+pub(super) fn expert_input(name: &str) -> Input {
+    Input::text(name, "").with("multiline", false)
+}
+
+/// The device of an input; the studio's own if it is absent.
+pub(super) fn device_of(studio: &Studio, call: &Call, input: &str) -> Result<DeviceId, Failure> {
+    if call.inputs.first(input).is_none() {
+        return Ok(studio.compute);
+    }
+    let name = call.text(input)?;
+    DeviceId::from_str(name).map_err(|error| Failure::value(format!("{input} is {name:?}: {error}")))
+}
+
+/// Where bytes go, as a variant says it.
+pub(super) struct Asked<'a> {
+    pub(super) compute: DeviceId,
+    pub(super) virtual_vram_gb: f64,
+    /// Who takes what leaves the compute device, in this order.
+    pub(super) donors: Vec<DeviceId>,
+    /// What the user wrote.
+    pub(super) expert: &'a str,
+}
+
+impl Asked<'_> {
+    /// The allocation in the form that older tools stored: what the user wrote, then `#` and the normal mode.
+    pub(super) fn allocation(&self, studio: &Studio) -> Result<AllocationText, Failure> {
+        let expert = self.expert.trim();
+        // What the compute device gives to itself does not move.
+        let donors = self.donors.iter().filter(|donor| **donor != self.compute).map(ToString::to_string);
+        let donors = donors.collect::<Vec<_>>().join(",");
+        let moves = self.virtual_vram_gb > 0.0 && !donors.is_empty();
+        let text = match (expert.is_empty(), moves) {
+            (true, false) => return Ok(AllocationText::automatic()),
+            (_, true) => format!("{expert}#{};{};{donors}", self.compute, self.virtual_vram_gb),
+            (false, false) => format!("{expert}#{}", self.compute),
+        };
+        let devices: Vec<DeviceId> = studio.devices.iter().map(device::Device::id).collect();
+        let parsed = AllocationText::parse_for(&text, &devices);
+        Ok(parsed.map_err(|error| Error::from(placement::PlanError::from(error)))?)
+    }
+}
+
+/// Whether a model stays: what `keep_loaded` says, if it is there.
+pub(super) fn retention_of(call: &Call) -> Result<Retention, Failure> {
+    let given = call.inputs.first("keep_loaded").is_some();
+    let keep = if given { Some(call.boolean("keep_loaded")?) } else { None };
+    Ok(Retention::from_keep_loaded(keep))
+}
+
+/// Whether others leave before it loads; they do not if the input is absent.
+pub(super) fn eject_of(call: &Call) -> Result<bool, Failure> {
+    let given = call.inputs.first("eject_models").is_some();
+    if given { call.boolean("eject_models") } else { Ok(false) }
+}
+
+/// A number that may be absent.
+pub(super) fn float_or(call: &Call, input: &str, absent: f64) -> Result<f64, Failure> {
+    if call.inputs.first(input).is_some() { call.float(input) } else { Ok(absent) }
+}
+
+/// A text that may be absent.
+pub(super) fn text_or<'a>(call: &'a Call, input: &str, absent: &'a str) -> Result<&'a str, Failure> {
+    if call.inputs.first(input).is_some() { call.text(input) } else { Ok(absent) }
+}
+
+/// A placing by its parts.
+pub(super) fn placing(studio: &Studio, call: &Call, asked: &Asked<'_>) -> Result<Placing, Failure> {
+    Ok(Placing {
+        compute: asked.compute,
+        allocation: asked.allocation(studio)?,
+        retention: retention_of(call)?,
+        eject_others: eject_of(call)?,
+    })
+}

@@ -1,0 +1,172 @@
+//! The classes that are derived from a loader: the plain one, and those for several devices.
+
+use std::sync::Arc;
+
+use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema};
+use meta::DeviceId;
+
+use super::placing::{
+    Asked, device_input, device_of, expert_input, float_or, placing, text_or, usual_device,
+    virtual_vram_input,
+};
+use super::{Loader, LoaderKind};
+use crate::Studio;
+use crate::studio::Placing;
+
+/// The pack that the variants belong to.
+pub(super) const MODULE: &str = "custom_nodes.ComfyUI-MultiGPU";
+/// What leaves the compute device unless it is said, in gigabytes.
+const USUAL_GIGABYTES: f64 = 4.0;
+
+/// Adds a loader with all its variants.
+pub(super) fn add_with_variants(catalogue: &mut Catalogue, studio: &Arc<Studio>, loader: impl Loader) {
+    let loader: Arc<dyn Loader> = Arc::new(loader);
+    for variant in [Variant::Plain, Variant::Device, Variant::Spread, Variant::Legacy] {
+        if variant != Variant::Legacy || loader.has_legacy_variant() {
+            let (studio, loader) = (Arc::clone(studio), Arc::clone(&loader));
+            catalogue.add(LoaderClass { studio, loader, variant });
+        }
+    }
+}
+
+/// How much of the placing a class lets its user say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    /// Nothing.
+    Plain,
+    /// Where it computes.
+    Device,
+    /// Where it computes, where its bytes go, and whether it stays.
+    Spread,
+    /// As older workflows say it.
+    Legacy,
+}
+
+/// A loader in one of its variants.
+struct LoaderClass {
+    studio: Arc<Studio>,
+    loader: Arc<dyn Loader>,
+    variant: Variant,
+}
+
+impl Variant {
+    fn ending(self) -> &'static str {
+        match self {
+            Variant::Plain => "",
+            Variant::Device => "MultiGPU",
+            Variant::Spread => "DisTorch2MultiGPU",
+            Variant::Legacy => "DisTorchMultiGPU",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Variant::Plain => "",
+            Variant::Device => " on a Device",
+            Variant::Spread => " over Devices",
+            Variant::Legacy => " over Devices (Legacy)",
+        }
+    }
+
+    fn category(self) -> &'static str {
+        match self {
+            Variant::Plain | Variant::Device => "multigpu",
+            Variant::Spread => "multigpu/distorch_2",
+            Variant::Legacy => "multigpu/legacy",
+        }
+    }
+}
+
+impl LoaderClass {
+    /// The name of the input that says where it computes.
+    fn device_name(&self) -> &'static str {
+        match (self.variant, self.loader.kind()) {
+            (Variant::Spread, LoaderKind::Weights) => "compute_device",
+            _ => "device",
+        }
+    }
+
+    /// The inputs that this variant adds, in the order that stored workflows have.
+    fn added_inputs(&self) -> Vec<Input> {
+        let studio = &self.studio;
+        let device = device_input(studio, self.device_name(), &usual_device(studio));
+        match self.variant {
+            Variant::Plain if self.loader.has_device_input() => {
+                vec![Input::choice("device", ["default", "cpu"]).with("advanced", true)]
+            }
+            Variant::Plain => Vec::new(),
+            Variant::Device => vec![device],
+            Variant::Spread => vec![
+                device,
+                virtual_vram_input("virtual_vram_gb", USUAL_GIGABYTES, 128.0),
+                device_input(studio, "donor_device", "cpu"),
+                expert_input("expert_mode_allocations"),
+                Input::boolean("eject_models", self.loader.kind() == LoaderKind::Weights),
+                Input::boolean("keep_loaded", true),
+            ],
+            Variant::Legacy => vec![
+                device,
+                virtual_vram_input("virtual_vram_gb", USUAL_GIGABYTES, 24.0),
+                Input::boolean("use_other_vram", false),
+                expert_input("expert_mode_allocations"),
+            ],
+        }
+    }
+
+    fn placing(&self, call: &Call) -> Result<Placing, Failure> {
+        let studio = &self.studio;
+        if self.variant == Variant::Plain {
+            let on_host = call.inputs.first("device").is_some() && call.text("device")? == "cpu";
+            return Ok(Placing::automatic(if on_host { DeviceId::CPU } else { studio.compute }));
+        }
+        let compute = device_of(studio, call, self.device_name())?;
+        if self.variant == Variant::Device {
+            return Ok(Placing::automatic(compute));
+        }
+        let legacy = self.variant == Variant::Legacy;
+        let others =
+            legacy && call.inputs.first("use_other_vram").is_some() && call.boolean("use_other_vram")?;
+        let mut donors = Vec::new();
+        if others {
+            let accelerators = studio.devices.iter().map(device::Device::id);
+            donors.extend(accelerators.filter(|id| *id != DeviceId::CPU && *id != compute));
+            donors.sort();
+        }
+        donors.push(match call.inputs.first("donor_device") {
+            Some(_) => device_of(studio, call, "donor_device")?,
+            None => DeviceId::CPU,
+        });
+        // Where the input is absent, the newer classes move their default and the older ones nothing.
+        let absent = if legacy { 0.0 } else { USUAL_GIGABYTES };
+        let asked = Asked {
+            compute,
+            virtual_vram_gb: float_or(call, "virtual_vram_gb", absent)?,
+            donors,
+            expert: text_or(call, "expert_mode_allocations", "")?,
+        };
+        placing(studio, call, &asked)
+    }
+}
+
+impl NodeClass for LoaderClass {
+    fn schema(&self) -> Schema {
+        let (loader, variant) = (&self.loader, self.variant);
+        let plain = variant == Variant::Plain;
+        let category = if plain { loader.category() } else { variant.category() };
+        let mut schema = Schema::new(format!("{}{}", loader.class(), variant.ending()), category)
+            .title(format!("{}{}", loader.title(), variant.title()));
+        if !plain {
+            schema = schema.module(MODULE);
+        } else if loader.has_legacy_variant() {
+            schema = schema.module("custom_nodes.ComfyUI-GGUF");
+        }
+        schema.inputs = loader.inputs(&self.studio);
+        schema.inputs.extend(self.added_inputs().into_iter().map(Input::optional));
+        loader.outputs().iter().fold(schema, |schema, kind| schema.output(kind))
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let placing = self.placing(call)?;
+        Ok(Outcome::values(self.loader.load(&self.studio, call, &placing)?))
+    }
+}

@@ -1,0 +1,247 @@
+//! Outputs: pictures saved, shown and sent.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+
+use graph::{Call, Catalogue, Failure, Hidden, Input, Literal, Map, NodeClass, Outcome, Picture, Schema};
+use rayon::prelude::*;
+
+use crate::folders::Place;
+use crate::picture;
+use crate::value::{Image, Mask};
+use crate::{Error, Result, Studio};
+
+/// Adds the classes of this file.
+pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
+    let previews = Arc::new(Previews { studio: Arc::clone(studio), letters: random_letters() });
+    catalogue.add(SaveImage(Arc::clone(studio)));
+    catalogue.add(PreviewImage(Arc::clone(&previews)));
+    catalogue.add(MaskPreview(Arc::clone(&previews)));
+    catalogue.add(ImageCompare(previews));
+    catalogue.add(SaveImageWebsocket);
+    catalogue.add(SaveAnimatedPng(Arc::clone(studio)));
+}
+
+/// The level of compression for files that stay, and for those that go.
+const SAVED_LEVEL: u8 = 4;
+const PREVIEW_LEVEL: u8 = 1;
+
+/// Where pictures are saved, and how.
+#[derive(Clone, Copy)]
+struct Destination<'a> {
+    place: Place,
+    prefix: &'a str,
+    level: u8,
+}
+
+/// Saves all pictures of a batch, and gives what clients show of them.
+fn save(studio: &Studio, call: &Call, image: &Image, to: Destination<'_>) -> Result<Vec<Literal>, Failure> {
+    if image.batch == 0 {
+        return Err(Failure::value("there is no picture in the batch; check the node that made it"));
+    }
+    let mut place = studio.folders.save_place(to.place, to.prefix, (image.width, image.height))?;
+    let text = provenance(studio, call);
+    let encode = |index| picture::encode_png(image, index, to.level, &text);
+    let files: Vec<Vec<u8>> = (0..image.batch).into_par_iter().map(encode).collect::<Result<_>>()?;
+    let mut shown = Vec::new();
+    for (index, bytes) in files.iter().enumerate() {
+        call.check()?;
+        let name = place.next_name(index, "png");
+        write_file(&place.folder.join(&name), bytes)?;
+        shown.push(file_item(&name, &place.subfolder, to.place));
+    }
+    Ok(shown)
+}
+
+/// How a file was made, for writing into it; nothing if that is switched off.
+pub(crate) fn provenance(studio: &Studio, call: &Call) -> Vec<(String, String)> {
+    if studio.settings.no_metadata {
+        return Vec::new();
+    }
+    picture::provenance(&call.job.prompt.to_literal(), call.extra_png_info())
+}
+
+/// Writes a file whole.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(path, bytes).map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+/// A file as clients are told of it.
+pub(crate) fn file_item(name: &str, subfolder: &str, place: Place) -> Literal {
+    let entries = [("filename", name), ("subfolder", subfolder), ("type", place.name())];
+    Literal::Map(graph::map(entries.map(|(key, value)| (key, Literal::from(value)))))
+}
+
+fn ui(entries: impl IntoIterator<Item = (&'static str, Vec<Literal>)>) -> Map {
+    graph::map(entries.into_iter().map(|(key, items)| (key, Literal::List(items))))
+}
+
+fn with_hidden(schema: Schema) -> Schema {
+    schema.hidden("prompt", Hidden::Prompt).hidden("extra_pnginfo", Hidden::ExtraPngInfo).output_node()
+}
+
+struct SaveImage(Arc<Studio>);
+
+impl NodeClass for SaveImage {
+    fn schema(&self) -> Schema {
+        let prefix = Input::text("filename_prefix", "ComfyUI").tooltip(
+            "The start of the file name, with folders if wanted. %date:yyyy-MM-dd%, %Empty Latent Image.width% and \
+             the like are filled in.",
+        );
+        let schema = Schema::new("SaveImage", "image")
+            .title("Save Image")
+            .about("Saves pictures in the output folder, with the workflow that made them.")
+            .input(Input::socket("images", "IMAGE").tooltip("The pictures to save."))
+            .input(prefix);
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let image = call.object::<Image>("images")?;
+        let prefix = call.text("filename_prefix")?;
+        let destination = Destination { place: Place::Output, prefix, level: SAVED_LEVEL };
+        let items = save(&self.0, call, &image, destination)?;
+        Ok(Outcome::default().with_ui(ui([("images", items)])))
+    }
+}
+
+/// What nodes that show pictures share. Five letters keep previews of two servers on one folder apart.
+struct Previews {
+    studio: Arc<Studio>,
+    letters: String,
+}
+
+impl Previews {
+    fn save(&self, call: &Call, image: &Image, prefix: &str) -> Result<Vec<Literal>, Failure> {
+        let prefix = format!("{prefix}_temp_{}", self.letters);
+        let destination = Destination { place: Place::Temp, prefix: &prefix, level: PREVIEW_LEVEL };
+        save(&self.studio, call, image, destination)
+    }
+}
+
+fn random_letters() -> String {
+    let mut bits = RandomState::new().hash_one("previews");
+    let letter = |_| {
+        let letter = b'a' + (bits % 26) as u8;
+        bits /= 26;
+        char::from(letter)
+    };
+    (0..5).map(letter).collect()
+}
+
+struct PreviewImage(Arc<Previews>);
+
+impl NodeClass for PreviewImage {
+    fn schema(&self) -> Schema {
+        let schema = Schema::new("PreviewImage", "image")
+            .title("Preview Image")
+            .about("Shows pictures without keeping them.")
+            .input(Input::socket("images", "IMAGE"));
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let items = self.0.save(call, &*call.object("images")?, "ComfyUI")?;
+        Ok(Outcome::default().with_ui(ui([("images", items)])))
+    }
+}
+
+struct MaskPreview(Arc<Previews>);
+
+impl NodeClass for MaskPreview {
+    fn schema(&self) -> Schema {
+        let schema = Schema::new("MaskPreview", "mask")
+            .title("Preview Mask")
+            .about("Shows masks without keeping them.")
+            .input(Input::socket("mask", "MASK"));
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let image = crate::mask::to_image(&*call.object::<Mask>("mask")?);
+        let items = self.0.save(call, &image, "ComfyUI")?;
+        Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![false.into()])])))
+    }
+}
+
+struct ImageCompare(Arc<Previews>);
+
+impl NodeClass for ImageCompare {
+    fn schema(&self) -> Schema {
+        let mut schema = Schema::new("ImageCompare", "image")
+            .title("Image Compare")
+            .about("Shows two pictures in one place, with a slider between them.")
+            .input(Input::socket("image_a", "IMAGE").optional())
+            .input(Input::socket("image_b", "IMAGE").optional())
+            .input(Input::socket("compare_view", "IMAGECOMPARE").optional());
+        schema.is_experimental = true;
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let shown = |name: &str, prefix: &str| match call.object_if_given::<Image>(name)? {
+            Some(image) if image.batch > 0 => self.0.save(call, &image, prefix),
+            _ => Ok(Vec::new()),
+        };
+        let (first, second) = (shown("image_a", "comfy.compare.a")?, shown("image_b", "comfy.compare.b")?);
+        Ok(Outcome::default().with_ui(ui([("a_images", first), ("b_images", second)])))
+    }
+}
+
+struct SaveImageWebsocket;
+
+impl NodeClass for SaveImageWebsocket {
+    fn schema(&self) -> Schema {
+        Schema::new("SaveImageWebsocket", "api/image")
+            .module("custom_nodes.websocket_image_save")
+            .about("Sends pictures to the client instead of saving them.")
+            .input(Input::socket("images", "IMAGE"))
+            .output_node()
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let image = call.object::<Image>("images")?;
+        let colours = image.with_channels(3);
+        for index in 0..image.batch {
+            let pixels = picture::pixels_of(&colours, index)?;
+            let (width, height, rgb) = (pixels.width, pixels.height, pixels.bytes);
+            let picture = Picture { width, height, rgb, is_result: true };
+            call.progress(index as f64, image.batch as f64, Some(picture))?;
+        }
+        Ok(Outcome::default())
+    }
+
+    fn fingerprint(&self, _call: &Call) -> Result<Option<Literal>, Failure> {
+        // What was sent before is of no use to the next client.
+        Ok(Some(Literal::Float(f64::NAN)))
+    }
+}
+
+struct SaveAnimatedPng(Arc<Studio>);
+
+impl NodeClass for SaveAnimatedPng {
+    fn schema(&self) -> Schema {
+        let schema = Schema::new("SaveAnimatedPNG", "image/animation")
+            .about("Saves pictures as one that moves.")
+            .input(Input::socket("images", "IMAGE"))
+            .input(Input::text("filename_prefix", "ComfyUI"))
+            .input(Input::float("fps", 6.0, 0.01, 1000.0, 0.01))
+            .input(Input::int("compress_level", 4, 0, 9));
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let image = call.object::<Image>("images")?;
+        let size = (image.width, image.height);
+        let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, size)?;
+        let level = u8::try_from(call.int("compress_level")?.clamp(0, 9)).unwrap_or(SAVED_LEVEL);
+        let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
+        let bytes = picture::animated_png(&image, frame_ms, level, &provenance(&self.0, call))?;
+        let name = place.next_name(0, "png");
+        write_file(&place.folder.join(&name), &bytes)?;
+        let items = vec![file_item(&name, &place.subfolder, Place::Output)];
+        Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![true.into()])])))
+    }
+}

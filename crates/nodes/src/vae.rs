@@ -1,0 +1,225 @@
+//! Autoencoders: pictures to latents and back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use graph::{Call, Catalogue, Failure, Input, Outcome, Schema};
+use models::vae::Tiling;
+use models::vae::kl::Kl;
+use residency::{Cancel, Session};
+use sampling::Latent;
+use tensor::Tensor;
+
+use crate::conditioning::{resized, without_masked};
+use crate::sampling_nodes::planes::dims;
+use crate::studio::{Network, Vae, Wanted, WorkSize, class};
+use crate::value::{Image, LatentImage, Mask};
+use crate::{Error, Result, Studio};
+
+/// Adds the classes of this file.
+pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
+    let studio = || Arc::clone(studio);
+    catalogue.add(VAEDecode(studio()));
+    catalogue.add(VAEEncode(studio()));
+    catalogue.add(VAEDecodeTiled(studio()));
+    catalogue.add(VAEEncodeTiled(studio()));
+    catalogue.add(VAEEncodeForInpaint(studio()));
+}
+
+/// Works with an autoencoder on a latent of this height and width.
+fn with_vae<T>(
+    studio: &Studio,
+    call: &Call,
+    vae: &Vae,
+    (height, width): (usize, usize),
+    mut work: impl FnMut(&Kl, &Session) -> Result<T>,
+) -> Result<T> {
+    let Network::Kl(kl) = &vae.source.network else {
+        return Err(Error::Told(format!("{} is no autoencoder", vae.source.name())));
+    };
+    let size = WorkSize { batch: 1, height, width, text: 0 };
+    let wanted = Wanted { source: &vae.source, beside: &[], loras: &[], size };
+    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+    studio.with_session(wanted, &cancel, |opened| {
+        let started = Instant::now();
+        let done = work(kl, &opened.session)?;
+        studio.note_evaluation(opened, started);
+        Ok(done)
+    })
+}
+
+/// A picture's latent, whole or in tiles.
+fn encode_with(
+    studio: &Studio,
+    call: &Call,
+    vae: &Vae,
+    image: &Image,
+    tiling: Option<(usize, usize)>,
+) -> Result<Latent> {
+    let Image { batch, height, width, channels, values } = image;
+    with_vae(studio, call, vae, (height / 8, width / 8), |kl, session| {
+        let pixels = session.lane()?.tensor([*batch, *height, *width, *channels], values)?;
+        let latent = match tiling {
+            Some((tile, overlap)) => {
+                let factor = kl.config().factor();
+                kl.encode_tiled(session, &pixels, Tiling { tile: tile / factor, overlap: overlap / factor })?
+            }
+            None => kl.encode(session, &pixels)?,
+        };
+        Ok(Latent::new(latent.dims().to_vec(), latent.to_vec()?)?)
+    })
+}
+
+/// A picture's latent.
+pub(crate) fn encode(studio: &Studio, call: &Call, vae: &Vae, image: &Image) -> Result<Latent> {
+    encode_with(studio, call, vae, image, None)
+}
+
+/// A latent's picture, whole or in tiles.
+fn decode(
+    studio: &Studio,
+    call: &Call,
+    decoded: impl Fn(&Kl, &Session, &Tensor) -> models::Result<Tensor>,
+) -> Result<Outcome, Failure> {
+    let vae = call.object::<Vae>("vae")?;
+    let latent = call.object::<LatentImage>("samples")?;
+    let shape = dims(&latent.samples)?;
+    let image = with_vae(studio, call, &vae, (shape[2], shape[3]), |kl, session| {
+        let latent = session.lane()?.tensor(shape, latent.samples.values())?;
+        let picture = decoded(kl, session, &latent)?;
+        let [batch, height, width, channels] = *picture.dims() else {
+            return Err(Error::Told(format!("a decoded picture has the shape {}", picture.shape())));
+        };
+        Ok(Image { batch, height, width, channels, values: picture.to_vec()? })
+    })?;
+    Ok(Outcome::object(image))
+}
+
+class! {
+    /// The picture of a latent.
+    VAEDecode in "latent";
+    |schema| schema
+        .input(Input::socket("samples", "LATENT"))
+        .input(Input::socket("vae", "VAE"))
+        .title("VAE Decode")
+        .output("IMAGE");
+    |studio, call| decode(studio, call, Kl::decode)
+}
+
+class! {
+    /// The latent of a picture.
+    VAEEncode in "latent";
+    |schema| schema
+        .input(Input::socket("pixels", "IMAGE"))
+        .input(Input::socket("vae", "VAE"))
+        .title("VAE Encode")
+        .output("LATENT");
+    |studio, call| {
+        let latent = encode(studio, call, &*call.object::<Vae>("vae")?, &*call.object::<Image>("pixels")?)?;
+        Ok(Outcome::object(LatentImage::new(latent)))
+    }
+}
+
+/// The sizes of tiles in pixels, and of frames, which pictures have none of.
+fn tile_inputs(schema: Schema, step: i64) -> Schema {
+    schema
+        .input(Input::int("tile_size", 512, 64, 4096).with("step", step))
+        .input(Input::int("overlap", 64, 0, 4096).with("step", 32))
+        .input(Input::int("temporal_size", 64, 8, 4096).with("step", 4))
+        .input(Input::int("temporal_overlap", 8, 4, 4096).with("step", 4))
+}
+
+class! {
+    /// The picture of a latent, in tiles.
+    VAEDecodeTiled in "_for_testing";
+    |schema| {
+        let schema = schema.input(Input::socket("samples", "LATENT")).input(Input::socket("vae", "VAE"));
+        tile_inputs(schema, 32).title("VAE Decode (Tiled)").output("IMAGE")
+    };
+    |studio, call| {
+        let (tile, overlap) = (call.size("tile_size")?, call.size("overlap")?);
+        let overlap = if tile < overlap * 4 { tile / 4 } else { overlap };
+        decode(studio, call, |kl, session, latent| {
+            let factor = kl.config().factor();
+            kl.decode_tiled(session, latent, Tiling { tile: tile / factor, overlap: overlap / factor })
+        })
+    }
+}
+
+class! {
+    /// The latent of a picture, in tiles.
+    VAEEncodeTiled in "_for_testing";
+    |schema| {
+        let schema = schema.input(Input::socket("pixels", "IMAGE")).input(Input::socket("vae", "VAE"));
+        tile_inputs(schema, 64).title("VAE Encode (Tiled)").output("LATENT")
+    };
+    |studio, call| {
+        let tiling = Some((call.size("tile_size")?, call.size("overlap")?));
+        let (vae, image) = (call.object::<Vae>("vae")?, call.object::<Image>("pixels")?);
+        Ok(Outcome::object(LatentImage::new(encode_with(studio, call, &vae, &image, tiling)?)))
+    }
+}
+
+class! {
+    /// The latent of a picture whose masked part is made new.
+    VAEEncodeForInpaint in "latent/inpaint";
+    |schema| schema
+        .input(Input::socket("pixels", "IMAGE"))
+        .input(Input::socket("vae", "VAE"))
+        .input(Input::socket("mask", "MASK"))
+        .input(Input::int("grow_mask_by", 6, 0, 64).with("step", 1))
+        .title("VAE Encode (for Inpainting)")
+        .output("LATENT");
+    |studio, call| {
+        let (vae, pixels) = (call.object::<Vae>("vae")?, call.object::<Image>("pixels")?);
+        let Network::Kl(kl) = &vae.source.network else {
+            return Err(Failure::value("the vae input is no autoencoder"));
+        };
+        let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
+        let (emptied, mask) = without_masked(&pixels, &mask, kl.config().factor());
+        let latent = encode(studio, call, &vae, &emptied)?;
+        let noise_mask = Some(grown(&mask, call.size("grow_mask_by")?));
+        Ok(Outcome::object(LatentImage { noise_mask, ..LatentImage::new(latent) }))
+    }
+}
+
+/// A mask of zeros and ones, with everything near a one set as well.
+fn grown(mask: &Mask, by: usize) -> Mask {
+    let round = |value: f32| value.round_ties_even();
+    let mut out = Mask { values: mask.values.iter().map(|value| round(*value)).collect(), ..mask.clone() };
+    if by == 0 {
+        return out;
+    }
+    // A square of this side around each place, which for even sides reaches further up and left.
+    let before = (by - 1).div_ceil(2);
+    let reach = |at: usize, length: usize| at.saturating_sub(before)..(at + by - before).min(length);
+    let plane = mask.height * mask.width;
+    for (at, value) in out.values.iter_mut().enumerate() {
+        let (item, y, x) = (at / plane.max(1), at / mask.width % mask.height, at % mask.width);
+        let near = |y: usize, x: usize| round(mask.values[item * plane + y * mask.width + x]);
+        let sum: f32 = reach(y, mask.height)
+            .flat_map(|y| reach(x, mask.width).map(move |x| (y, x)))
+            .map(|(y, x)| near(y, x))
+            .sum();
+        *value = round(sum.clamp(0.0, 1.0));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_grow_by_a_square() {
+        let mut values = vec![0.0; 49];
+        values[3 * 7 + 3] = 0.9;
+        let mask = Mask { batch: 1, height: 7, width: 7, values };
+        let ones = |by: usize| grown(&mask, by).values.iter().filter(|value| **value == 1.0).count();
+        assert_eq!((ones(0), ones(1), ones(3)), (1, 1, 9));
+        // An even side reaches one further down and right, where the square begins earlier.
+        let even = grown(&mask, 2);
+        let set: Vec<usize> = (0..49).filter(|at| even.values[*at] == 1.0).collect();
+        assert_eq!(set, [3 * 7 + 3, 3 * 7 + 4, 4 * 7 + 3, 4 * 7 + 4]);
+    }
+}

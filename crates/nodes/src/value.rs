@@ -1,0 +1,297 @@
+//! What travels along links: pictures, masks, latents and conditionings, all on the host in f32.
+//!
+//! Models, text encoders and autoencoders are handles; they are in [`crate::studio`].
+
+use std::sync::Arc;
+
+use graph::Object;
+use sampling::Latent;
+
+use crate::{Error, Result};
+
+/// Pictures, `[batch, height, width, channels]`, values 0 to 1: `IMAGE`.
+#[derive(Clone, PartialEq)]
+pub struct Image {
+    /// How many.
+    pub batch: usize,
+    /// Rows.
+    pub height: usize,
+    /// Pixels in a row.
+    pub width: usize,
+    /// 3, or 4 with transparency.
+    pub channels: usize,
+    /// The values, the last axis fastest.
+    pub values: Vec<f32>,
+}
+
+/// Masks, `[batch, height, width]`, values 0 to 1: `MASK`.
+#[derive(Clone, PartialEq)]
+pub struct Mask {
+    /// How many.
+    pub batch: usize,
+    /// Rows.
+    pub height: usize,
+    /// Pixels in a row.
+    pub width: usize,
+    /// The values, the last axis fastest.
+    pub values: Vec<f32>,
+}
+
+/// A latent picture or video: `LATENT`.
+#[derive(Clone, PartialEq)]
+pub struct LatentImage {
+    /// The values in the autoencoder's scale, `[batch, channels, height, width]`, or with frames before the height.
+    pub samples: Latent,
+    /// 1 where the picture is made new.
+    pub noise_mask: Option<Mask>,
+    /// Which noise of the batch each item gets.
+    pub batch_index: Option<Vec<usize>>,
+    /// Pixels along one side of a latent value, if the node that made it knows (8 if not given).
+    pub pixels_per_value: Option<usize>,
+}
+
+/// An array on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// The lengths of its axes.
+    pub shape: Vec<usize>,
+    /// The values, the last axis fastest.
+    pub values: Vec<f32>,
+}
+
+/// What a diffusion model is told: one or more entries whose predictions are joined. `CONDITIONING`.
+#[derive(Clone, PartialEq)]
+pub struct Conditioning {
+    /// The entries.
+    pub entries: Vec<Entry>,
+}
+
+/// One entry of a conditioning.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// One vector per token, `[1, tokens, width]`.
+    pub tokens: Arc<Array>,
+    /// The whole text in one vector, `[1, width]`.
+    pub pooled: Option<Arc<Array>>,
+    /// The guidance that a distilled model takes.
+    pub guidance: Option<f32>,
+    /// Where it counts.
+    pub area: Option<Area>,
+    /// Where it counts, by a mask.
+    pub mask: Option<Arc<Mask>>,
+    /// How much the mask counts.
+    pub mask_strength: f32,
+    /// Whether the area is the box around the mask.
+    pub mask_sets_area: bool,
+    /// How much it counts.
+    pub strength: f32,
+    /// From which part of sampling on it counts, 0 (start) to 1 (end).
+    pub start_percent: f64,
+    /// Up to which part of sampling it counts.
+    pub end_percent: f64,
+    /// Further channels beside the latent, in the autoencoder's scale: Fill, Canny, Depth.
+    pub concat_latent: Option<Arc<Latent>>,
+    /// The mask that goes with them, at picture size.
+    pub concat_mask: Option<Arc<Mask>>,
+    /// Latents of pictures to look at, in the autoencoder's scale: Kontext.
+    pub reference_latents: Vec<Arc<Latent>>,
+    /// How references are placed: `offset`, `index` and so on.
+    pub reference_method: Option<String>,
+    /// Numbers of SDXL and others, such as `width`, `crop_w`, `target_height`, `aesthetic_score`.
+    pub numbers: Vec<(String, f64)>,
+}
+
+/// The part of a picture that a conditioning counts in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Area {
+    /// In latent values: height, width, top, left.
+    Values([usize; 4]),
+    /// As shares of the picture: height, width, top, left.
+    Shares([f64; 4]),
+}
+
+/// Levels of noise, falling: `SIGMAS`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sigmas(pub Vec<f32>);
+
+/// Values that one array may have: 64 GiB of them. Beyond it, a size in a workflow is a mistake.
+const MAX_VALUES: usize = 1 << 34;
+
+/// How many values an array of a shape has.
+///
+/// # Errors
+/// More than any machine's memory holds.
+pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
+    let length = shape.iter().try_fold(1usize, |length, axis| length.checked_mul(*axis));
+    length.filter(|length| *length <= MAX_VALUES).ok_or_else(|| too_large(shape))
+}
+
+/// An array of a shape, the same value everywhere.
+///
+/// # Errors
+/// It is larger than any machine's memory, or than this one's.
+pub(crate) fn filled(shape: &[usize], value: f32) -> Result<Vec<f32>> {
+    let length = checked_len(shape)?;
+    let mut values = Vec::new();
+    values.try_reserve_exact(length).map_err(|_| too_large(shape))?;
+    values.resize(length, value);
+    Ok(values)
+}
+
+fn too_large(shape: &[usize]) -> Error {
+    Error::Told(format!("an array of {shape:?} values does not fit into memory; choose a smaller size"))
+}
+
+impl Image {
+    /// Pictures of `[batch, height, width, channels]`, the same value everywhere.
+    ///
+    /// # Errors
+    /// They do not fit into memory.
+    pub fn filled(shape: [usize; 4], value: f32) -> Result<Image> {
+        let [batch, height, width, channels] = shape;
+        Ok(Image { batch, height, width, channels, values: filled(&shape, value)? })
+    }
+
+    /// Values of one picture.
+    #[must_use]
+    pub fn frame_len(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// The values of one picture, the first being 0.
+    #[must_use]
+    pub fn frame(&self, index: usize) -> &[f32] {
+        let length = self.frame_len();
+        &self.values[index * length..(index + 1) * length]
+    }
+
+    /// Some pictures of the batch, by their numbers, in that order; numbers that there are not are left out.
+    pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Image {
+        let indices: Vec<usize> = indices.into_iter().filter(|index| *index < self.batch).collect();
+        let values = indices.iter().flat_map(|index| self.frame(*index)).copied().collect();
+        Image { batch: indices.len(), values, ..*self }
+    }
+
+    /// A batch of another size: cut, or begun again from the start.
+    pub(crate) fn repeated_to(&self, batch: usize) -> Image {
+        self.frames((0..batch).map(|index| index % self.batch.max(1)))
+    }
+
+    /// With that many channels: cut, or filled up with 1.
+    pub(crate) fn with_channels(&self, channels: usize) -> Image {
+        let filled_up =
+            |pixel: &[f32]| (0..channels).map(|at| pixel.get(at).copied().unwrap_or(1.0)).collect::<Vec<_>>();
+        let values = self.values.chunks_exact(self.channels.max(1)).flat_map(filled_up).collect();
+        Image { channels, values, ..*self }
+    }
+
+    /// One channel as masks.
+    pub(crate) fn channel(&self, channel: usize) -> Mask {
+        let values = self.values.chunks_exact(self.channels.max(1)).map(|pixel| pixel[channel]).collect();
+        Mask { batch: self.batch, height: self.height, width: self.width, values }
+    }
+
+    /// `f` of every value.
+    pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Image {
+        Image { values: self.values.iter().map(|value| f(*value)).collect(), ..*self }
+    }
+}
+
+impl Mask {
+    /// Masks of `[batch, height, width]`, the same value everywhere.
+    ///
+    /// # Errors
+    /// They do not fit into memory.
+    pub fn filled(shape: [usize; 3], value: f32) -> Result<Mask> {
+        let [batch, height, width] = shape;
+        Ok(Mask { batch, height, width, values: filled(&shape, value)? })
+    }
+
+    /// Some masks of the batch, by their numbers, in that order; numbers that there are not are left out.
+    pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Mask {
+        let length = self.height * self.width;
+        let indices: Vec<usize> = indices.into_iter().filter(|index| *index < self.batch).collect();
+        let frame = |index: &usize| &self.values[index * length..(index + 1) * length];
+        let values = indices.iter().flat_map(frame).copied().collect();
+        Mask { batch: indices.len(), values, ..*self }
+    }
+
+    /// A batch of another size: cut, or begun again from the start.
+    pub(crate) fn repeated_to(&self, batch: usize) -> Mask {
+        self.frames((0..batch).map(|index| index % self.batch.max(1)))
+    }
+
+    /// `f` of every value.
+    pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Mask {
+        Mask { values: self.values.iter().map(|value| f(*value)).collect(), ..*self }
+    }
+}
+
+impl Entry {
+    /// An entry that counts everywhere and always.
+    #[must_use]
+    pub fn new(tokens: Array, pooled: Option<Array>) -> Entry {
+        Entry {
+            tokens: Arc::new(tokens),
+            pooled: pooled.map(Arc::new),
+            guidance: None,
+            area: None,
+            mask: None,
+            mask_strength: 1.0,
+            mask_sets_area: false,
+            strength: 1.0,
+            start_percent: 0.0,
+            end_percent: 1.0,
+            concat_latent: None,
+            concat_mask: None,
+            reference_latents: Vec::new(),
+            reference_method: None,
+            numbers: Vec::new(),
+        }
+    }
+}
+
+impl LatentImage {
+    /// A latent with nothing else said.
+    #[must_use]
+    pub fn new(samples: Latent) -> LatentImage {
+        LatentImage { samples, noise_mask: None, batch_index: None, pixels_per_value: None }
+    }
+}
+
+macro_rules! objects {
+    ($($name:ident => |$value:ident| $text:expr;)*) => {
+        $(
+            impl Object for $name {
+                fn describe(&self) -> String {
+                    let $value = self;
+                    $text
+                }
+            }
+        )*
+    };
+}
+
+macro_rules! described {
+    ($($name:ident)*) => {
+        $(
+            impl std::fmt::Debug for $name {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str(&self.describe())
+                }
+            }
+        )*
+    };
+}
+
+objects! {
+    Image => |it| format!("image [{}, {}, {}, {}]", it.batch, it.height, it.width, it.channels);
+    Mask => |it| format!("mask [{}, {}, {}]", it.batch, it.height, it.width);
+    LatentImage => |it| format!("latent {:?}", it.samples.shape());
+    Conditioning => |it| {
+        let tokens: Vec<_> = it.entries.iter().map(|entry| entry.tokens.shape.clone()).collect();
+        format!("conditioning {tokens:?}")
+    };
+    Sigmas => |it| format!("sigmas {:?}", it.0);
+}
+described!(Image Mask LatentImage Conditioning);

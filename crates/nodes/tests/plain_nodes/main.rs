@@ -1,0 +1,12 @@
+//! Nodes that need no model, and the files and folders under them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod folders;
+mod golden;
+mod images;
+mod latents;
+mod masks;
+mod picture_files;
+mod primitives;
+mod saving;
+mod workbench;

@@ -1,0 +1,166 @@
+//! Files that requests bring: received piece by piece into a hidden file beside the others, then given their
+//! name at once, so that nobody ever sees half of one.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt;
+use tempfile::NamedTempFile;
+use tokio::io::AsyncWriteExt;
+
+use super::reply::{Answer, Refusal, blocking, is_over_limit};
+
+/// A file that has its bytes and no name yet. Dropping it removes it.
+pub(crate) struct Received {
+    file: NamedTempFile,
+}
+
+/// A file that is being received.
+pub(crate) struct Receiving {
+    file: NamedTempFile,
+    writer: tokio::io::BufWriter<tokio::fs::File>,
+    left_bytes: u64,
+}
+
+impl Receiving {
+    /// Starts a file in a folder, which is made if it is not there.
+    pub(crate) async fn start(folder: PathBuf, max_bytes: u64) -> Answer<Receiving> {
+        let (file, handle) = blocking(move || {
+            std::fs::create_dir_all(&folder)?;
+            let file = hidden_file(&folder)?;
+            let handle = file.as_file().try_clone()?;
+            Ok((file, handle))
+        })
+        .await?;
+        let writer = tokio::io::BufWriter::new(tokio::fs::File::from_std(handle));
+        Ok(Receiving { file, writer, left_bytes: max_bytes })
+    }
+
+    /// Adds bytes.
+    pub(crate) async fn add(&mut self, bytes: &Bytes) -> Answer<()> {
+        self.left_bytes = self.left_bytes.checked_sub(bytes.len() as u64).ok_or(Refusal::TooLarge)?;
+        self.writer.write_all(bytes).await?;
+        Ok(())
+    }
+
+    /// Ends it.
+    pub(crate) async fn finish(mut self) -> Answer<Received> {
+        self.writer.flush().await?;
+        Ok(Received { file: self.file })
+    }
+}
+
+/// Receives a whole body into a hidden file of a folder.
+pub(crate) async fn receive(mut body: Body, folder: PathBuf, max_bytes: u64) -> Answer<Received> {
+    let mut receiving = Receiving::start(folder, max_bytes).await?;
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame.map_err(|error| broken_off(&error))?.into_data() {
+            receiving.add(&bytes).await?;
+        }
+    }
+    receiving.finish().await
+}
+
+/// Why a body stopped: a limit on its length, or the client.
+fn broken_off(error: &axum::Error) -> Refusal {
+    if is_over_limit(error) { Refusal::TooLarge } else { Refusal::Malformed("the body was broken off") }
+}
+
+impl Received {
+    /// A file with these bytes, in a folder that exists.
+    pub(crate) fn of(bytes: &[u8], folder: &Path) -> io::Result<Received> {
+        let mut file = hidden_file(folder)?;
+        file.write_all(bytes)?;
+        Ok(Received { file })
+    }
+
+    /// All its bytes.
+    pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
+        std::fs::read(self.file.path())
+    }
+
+    /// Waits until the bytes are on the disk, so that after a loss of power no name stands for half a file.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.as_file().sync_all()
+    }
+
+    /// Gives it its name, in the place of whatever has it.
+    pub(crate) fn replace(self, path: &Path) -> io::Result<()> {
+        match self.file.persist(path) {
+            Err(failed) if failed.error.kind() == io::ErrorKind::CrossesDevices => {
+                Received::copied_beside(&failed.file, path)?.replace(path)
+            }
+            named => named.map(drop).map_err(|failed| failed.error),
+        }
+    }
+
+    /// Gives it its name unless something has it.
+    pub(crate) fn keep(self, path: &Path) -> io::Result<Kept> {
+        match self.file.persist_noclobber(path) {
+            Ok(_) => Ok(Kept::New),
+            Err(failed) => match failed.error.kind() {
+                io::ErrorKind::AlreadyExists => Ok(Kept::Taken(Received { file: failed.file })),
+                io::ErrorKind::CrossesDevices => Received::copied_beside(&failed.file, path)?.keep(path),
+                _ => Err(failed.error),
+            },
+        }
+    }
+
+    /// A name can only be given within one file system; for another the bytes are copied there first.
+    fn copied_beside(file: &NamedTempFile, path: &Path) -> io::Result<Received> {
+        let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut copy = hidden_file(folder)?;
+        io::copy(&mut File::open(file.path())?, &mut copy)?;
+        Ok(Received { file: copy })
+    }
+
+    /// Whether a file holds exactly these bytes.
+    pub(crate) fn equals(&self, path: &Path) -> io::Result<bool> {
+        // A link that leads nowhere has a name and no bytes.
+        let Ok(metadata) = path.metadata() else { return Ok(false) };
+        if !metadata.is_file() || metadata.len() != self.file.path().metadata()?.len() {
+            return Ok(false);
+        }
+        same_bytes(File::open(self.file.path())?, File::open(path)?)
+    }
+}
+
+/// What became of a file that was to get a name.
+pub(crate) enum Kept {
+    /// It has the name.
+    New,
+    /// Something else has it.
+    Taken(Received),
+}
+
+fn same_bytes(mut left: File, mut right: File) -> io::Result<bool> {
+    let (mut a, mut b) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    loop {
+        let count = left.read(&mut a)?;
+        if count == 0 {
+            return Ok(right.read(&mut b)? == 0);
+        }
+        match right.read_exact(&mut b[..count]) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            read => read?,
+        }
+        if a[..count] != b[..count] {
+            return Ok(false);
+        }
+    }
+}
+
+/// Its name begins with a dot and ends in nothing that is listed as a picture.
+fn hidden_file(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".").suffix(".part");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As any new file: the process's mask takes away what others may not do.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(folder)
+}

@@ -1,0 +1,33 @@
+//! ComfyUI's HTTP and WebSocket protocol, and our own routes.
+//!
+//! ```text
+//! socket ── listen (bind, TLS, limits) ── guard (Host, Origin, token, size) ── app (routes)
+//!                                                                              │     │
+//!                              hub ── one ordered thread ── one queue per client ┘   └── engine, files
+//! ```
+//!
+//! Only this crate knows wire JSON. What an engine tells is turned into frames in [`hub`], once, in order.
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod config;
+pub mod files;
+pub mod hub;
+pub mod plan;
+pub mod shapes;
+
+mod error;
+mod guard;
+mod headers;
+mod listen;
+mod routes;
+mod serving;
+mod stats;
+mod wire;
+
+pub use config::{ProcessInfo, ServerConfig, TlsFiles};
+pub use error::{Error, Result};
+pub use files::FilesConfig;
+pub use hub::{Audience, Hub};
+pub use plan::{PlanQuestion, Planner};
+pub use serving::{Server, serve, stop_signal};

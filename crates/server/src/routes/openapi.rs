@@ -1,0 +1,267 @@
+//! `/gantry/openapi.json`: our own routes, described for programs.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::wire::reply;
+
+/// One described route.
+struct Described {
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    /// The schema of its body.
+    takes: Option<&'static str>,
+    /// Its status when all is well, and the schema of the answer.
+    gives: (&'static str, Option<&'static str>),
+    /// Other statuses.
+    fails: &'static [&'static str],
+}
+
+const ROUTES: &[Described] = &[
+    Described {
+        method: "get",
+        path: "/gantry/devices",
+        summary: "The machine's devices and their memory",
+        takes: None,
+        gives: ("200", Some("Devices")),
+        fails: &[],
+    },
+    Described {
+        method: "get",
+        path: "/gantry/models",
+        summary: "The loaded models",
+        takes: None,
+        gives: ("200", Some("Models")),
+        fails: &[],
+    },
+    Described {
+        method: "patch",
+        path: "/gantry/models/{id}",
+        summary: "Say whether a model stays when models are asked to leave",
+        takes: Some("RetentionChange"),
+        gives: ("200", Some("Model")),
+        fails: &["400", "404"],
+    },
+    Described {
+        method: "delete",
+        path: "/gantry/models/{id}",
+        summary: "Unload a model, whatever its retention",
+        takes: None,
+        gives: ("204", None),
+        fails: &["404"],
+    },
+    Described {
+        method: "get",
+        path: "/gantry/snapshots",
+        summary: "Bytes in use on every device over time, oldest first",
+        takes: None,
+        gives: ("200", Some("Snapshots")),
+        fails: &[],
+    },
+    Described {
+        method: "post",
+        path: "/gantry/plan",
+        summary: "Where every block of a model file would go, and how long a step would take",
+        takes: Some("PlanQuestion"),
+        gives: ("200", Some("Plan")),
+        fails: &["400", "404", "422", "501"],
+    },
+    Described {
+        method: "get",
+        path: "/gantry/stats",
+        summary: "What the latest jobs took, oldest first",
+        takes: None,
+        gives: ("200", Some("Stats")),
+        fails: &[],
+    },
+    Described {
+        method: "get",
+        path: "/gantry/openapi.json",
+        summary: "This document",
+        takes: None,
+        gives: ("200", None),
+        fails: &[],
+    },
+];
+
+pub(super) async fn show(State(app): State<Arc<App>>) -> Response {
+    reply::json(&document(&app.config.process.version))
+}
+
+fn document(version: &str) -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Gantry", "version": if version.is_empty() { "0" } else { version } },
+        "paths": paths,
+        "components": { "schemas": schemas() },
+    })
+}
+
+fn operation(route: &Described) -> Value {
+    let (status, answer) = route.gives;
+    let mut good = json!({ "description": "done" });
+    if let Some(schema) = answer {
+        good["content"] = content(schema);
+    }
+    let mut responses = json!({ status: good });
+    for status in route.fails {
+        responses[*status] = json!({ "description": "see the error", "content": content("Error") });
+    }
+    let mut operation = json!({ "summary": route.summary, "responses": responses });
+    if route.path.contains("{id}") {
+        operation["parameters"] =
+            json!([{ "name": "id", "in": "path", "required": true, "schema": { "type": "integer" } }]);
+    }
+    if let Some(schema) = route.takes {
+        operation["requestBody"] = json!({ "required": true, "content": content(schema) });
+    }
+    operation
+}
+
+fn content(schema: &str) -> Value {
+    json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
+}
+
+fn schemas() -> Value {
+    let mut schemas = memory_schemas();
+    let others = work_schemas();
+    if let (Value::Object(schemas), Value::Object(others)) = (&mut schemas, others) {
+        schemas.extend(others);
+    }
+    schemas
+}
+
+fn memory_schemas() -> Value {
+    let (text, whole, flag) =
+        (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "boolean" }));
+    let by_device = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
+    json!({
+        "Error": object(&[("error", text.clone())]),
+        "Devices": object(&[("devices", list("Device"))]),
+        "Device": object(&[
+            ("id", text.clone()), ("name", text.clone()), ("detail", text.clone()), ("simulated", flag.clone()),
+            ("total_bytes", whole.clone()), ("free_bytes", whole.clone()), ("cached_bytes", whole.clone()),
+            ("budget_bytes", whole.clone()), ("used_bytes", whole.clone()), ("reserved_bytes", whole.clone()),
+            ("peak_bytes", whole.clone()), ("activations", json!({ "type": "array", "items": text })),
+        ]),
+        "Retention": { "type": "string", "enum": ["keep", "eject", "default"] },
+        "RetentionChange": object(&[("retention", json!({ "$ref": "#/components/schemas/Retention" }))]),
+        "Models": object(&[("models", list("Model"))]),
+        "Model": object(&[
+            ("id", whole.clone()), ("name", text.clone()), ("family", text.clone()),
+            ("retention", json!({ "$ref": "#/components/schemas/Retention" })), ("bytes", by_device.clone()),
+            ("staged", flag), ("last_used", whole.clone()), ("streamed", object(&[
+                ("blocks", whole.clone()), ("bytes", whole.clone()), ("stalls", whole.clone()),
+                ("stalled_seconds", json!({ "type": "number" })),
+            ])),
+        ]),
+        "Snapshots": object(&[("snapshots", list("Snapshot"))]),
+        "Snapshot": object(&[
+            ("number", whole), ("time", json!({ "type": "string", "format": "date-time" })), ("label", text),
+            ("used", by_device.clone()), ("cached", by_device),
+        ]),
+    })
+}
+
+fn work_schemas() -> Value {
+    let (text, whole, number) =
+        (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "number" }));
+    let mut question = object(&[
+        ("file", text.clone()),
+        ("folder", text.clone()),
+        ("alloc", text.clone()),
+        ("virtual_vram_gb", number.clone()),
+        ("donor", text.clone()),
+        ("compute", text.clone()),
+        ("rows", whole.clone()),
+        ("working_bytes", whole.clone()),
+    ]);
+    question["required"] = json!(["file"]);
+    let plan = json!({ "type": "object", "required": ["compute", "blocks", "devices", "prediction"] });
+    let node = object(&[
+        ("node", text.clone()),
+        ("class", text.clone()),
+        ("seconds", number.clone()),
+        ("steps", whole.clone()),
+        ("seconds_per_step", json!({ "type": ["number", "null"] })),
+    ]);
+    let model = object(&[
+        ("id", whole.clone()),
+        ("name", text.clone()),
+        ("family", text.clone()),
+        ("compute", text.clone()),
+        ("steps", whole.clone()),
+        ("predicted_seconds_per_step", number.clone()),
+        ("measured_seconds_per_step", number.clone()),
+        ("streamed_bytes", whole.clone()),
+        ("stalls", whole.clone()),
+        ("stalled_seconds", number.clone()),
+    ]);
+    json!({
+        "PlanQuestion": question,
+        "Plan": plan,
+        "Stats": object(&[
+            ("jobs", list("JobStats")), ("clients", whole.clone()), ("kept_models_missing", whole.clone()),
+        ]),
+        "JobStats": object(&[
+            ("prompt_id", text), ("seconds", number.clone()), ("streamed_bytes", whole.clone()),
+            ("streamed_blocks", whole.clone()), ("stalls", whole), ("stalled_seconds", number),
+            ("models", json!({ "type": "array", "items": model })), ("nodes", json!({ "type": "array", "items": node })),
+        ]),
+    })
+}
+
+/// An object with these properties, all of them always there.
+fn object(properties: &[(&str, Value)]) -> Value {
+    let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
+    let properties: Map<String, Value> =
+        properties.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+    json!({ "type": "object", "required": names, "properties": properties })
+}
+
+fn list(schema: &str) -> Value {
+    json!({ "type": "array", "items": { "$ref": format!("#/components/schemas/{schema}") } })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::own;
+    use super::*;
+
+    #[test]
+    fn the_document_lists_exactly_the_routes_that_exist() {
+        let listed = own::routes().listed;
+        let exist: BTreeSet<_> =
+            listed.iter().map(|(method, path)| (method.as_str().to_lowercase(), *path)).collect();
+        let document = document("1");
+        let mut described = BTreeSet::new();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for method in operations.as_object().unwrap().keys() {
+                described.insert((method.clone(), path.as_str()));
+            }
+        }
+        assert_eq!(described, exist);
+    }
+
+    #[test]
+    fn every_schema_that_is_named_exists_and_is_used() {
+        let document = document("1");
+        let text = document.to_string();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let named: BTreeSet<&str> =
+            text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        assert_eq!(named, schemas.keys().map(String::as_str).collect());
+    }
+}

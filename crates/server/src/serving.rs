@@ -1,0 +1,181 @@
+//! A server from its start to its end.
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Engine, EngineConfig, EventSink};
+use graph::Catalogue;
+use nodes::Studio;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::app::{self, App};
+use crate::config::ServerConfig;
+use crate::error::{Error, Result};
+use crate::guard::Guard;
+use crate::hub::Hub;
+use crate::listen::{self, Connections};
+
+/// How long a stop waits for requests that are being answered.
+const STOP_TIME: Duration = Duration::from_secs(5);
+/// Threads for requests. Work that takes long is done on others.
+const WORKERS: usize = 2;
+/// Threads for work that takes long: the database, files, lists of files.
+const BLOCKING_THREADS: usize = 16;
+/// Pixels along the longer side of a preview, if nothing is said.
+const PREVIEW_SIDE: usize = 512;
+
+/// A server that listens.
+pub struct Server {
+    addresses: Vec<SocketAddr>,
+    is_encrypted: bool,
+    engine: Arc<Engine>,
+    hub: Arc<Hub>,
+    stop: watch::Sender<bool>,
+    listeners: JoinSet<()>,
+    permits: Arc<Semaphore>,
+    max_connections: usize,
+}
+
+impl Server {
+    /// Binds, starts the engine and answers requests from now on.
+    ///
+    /// # Errors
+    /// An unsafe configuration, a port that cannot be had, a certificate or database that cannot be used.
+    pub async fn start(
+        config: ServerConfig,
+        engine: EngineConfig,
+        catalogue: Arc<Catalogue>,
+        studio: Arc<Studio>,
+    ) -> Result<Server> {
+        let wanted = config.checked_addresses()?;
+        let tls = config.tls.as_ref().map(listen::tls).transpose()?;
+        let listeners = listen::bind(&wanted, config.bind_patience).await?;
+        let addresses: Vec<SocketAddr> =
+            listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let preview_side = studio.settings.preview_size.unwrap_or(PREVIEW_SIDE);
+        let hub = Hub::start(Arc::clone(&studio), preview_side)?;
+        let sink = Arc::clone(&hub) as Arc<dyn EventSink>;
+        let engine = Arc::new(Engine::start(engine, catalogue, studio, sink)?);
+        hub.roster().set_remaining(engine.remaining());
+        let (stop, stopped) = watch::channel(false);
+        let guard = Guard::new(&config, &wanted);
+        let (is_encrypted, max_connections) = (tls.is_some(), config.max_connections.max(1));
+        let app = Arc::new(App {
+            engine: Arc::clone(&engine),
+            hub: Arc::clone(&hub),
+            config: Arc::new(config),
+            stop: stopped.clone(),
+        });
+        let permits = Arc::new(Semaphore::new(max_connections));
+        let router = app::router(&app, guard);
+        let connections = Connections { router, tls, permits: Arc::clone(&permits), stop: stopped };
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            tasks.spawn(connections.clone().accept(listener));
+        }
+        Ok(Server { addresses, is_encrypted, engine, hub, stop, listeners: tasks, permits, max_connections })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What a browser on this machine opens.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        let v4 = self.addresses.iter().find(|address| address.is_ipv4());
+        let address = v4.or(self.addresses.first()).copied();
+        let mut address = address.unwrap_or_else(|| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+        match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        format!("{scheme}://{address}")
+    }
+
+    /// The line that launchers of ComfyUI wait for.
+    #[must_use]
+    pub fn gui_line(&self) -> String {
+        format!("To see the GUI go to: {}", self.url())
+    }
+
+    /// The engine behind it.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The connected clients.
+    #[must_use]
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// Takes no more connections, lets requests end, and closes what remains after a few seconds.
+    pub async fn stop(mut self) {
+        // Nobody may be listening any more; then there is nobody to tell.
+        let _ = self.stop.send(true);
+        while self.listeners.join_next().await.is_some() {}
+        let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
+        // Either all connections are gone, or their time is up.
+        let _ = tokio::time::timeout(STOP_TIME, self.permits.acquire_many(all)).await;
+    }
+}
+
+/// Serves until `until` is done, on threads of its own. `on_ready` is called once the port is bound.
+///
+/// # Errors
+/// See [`Server::start`].
+pub fn serve(
+    config: ServerConfig,
+    engine: EngineConfig,
+    catalogue: Arc<Catalogue>,
+    studio: Arc<Studio>,
+    on_ready: impl FnOnce(&Server),
+    until: impl Future<Output = ()>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("server")
+        .enable_all()
+        .build()
+        .map_err(Error::Threads)?;
+    let result = runtime.block_on(async {
+        let server = Server::start(config, engine, catalogue, studio).await?;
+        on_ready(&server);
+        until.await;
+        server.stop().await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(STOP_TIME);
+    result
+}
+
+/// Done when the process is asked to end: by Ctrl-C, or by the system.
+pub async fn stop_signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let (Ok(mut interrupt), Ok(mut terminate)) =
+            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without signals, only the end of the process ends the server.
+        std::future::pending::<()>().await;
+    }
+}

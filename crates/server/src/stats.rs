@@ -1,0 +1,329 @@
+//! What jobs took: seconds per step and per node, bytes streamed, stalls. For `GET /gantry/stats`.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use engine::JobEvent;
+use graph::Identity;
+use nodes::Studio;
+use nodes::studio::ModelStats;
+use residency::{ModelId, StreamStats};
+use serde::Serialize;
+
+/// Jobs that are remembered.
+const JOBS: usize = 200;
+/// Nodes that are remembered of one job: those that took longest.
+const NODES: usize = 100;
+
+/// What the latest jobs took.
+#[derive(Debug, Default)]
+pub(crate) struct Stats(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    ended: VecDeque<JobStats>,
+    running: Option<Running>,
+}
+
+/// What one job took.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct JobStats {
+    prompt_id: String,
+    seconds: f64,
+    streamed_bytes: u64,
+    streamed_blocks: u64,
+    stalls: u64,
+    stalled_seconds: f64,
+    models: Vec<ModelRun>,
+    nodes: Vec<NodeStats>,
+}
+
+/// What evaluations of a model took in a job.
+#[derive(Clone, Debug, Serialize)]
+struct ModelRun {
+    id: u64,
+    name: String,
+    family: String,
+    compute: String,
+    steps: u64,
+    predicted_seconds_per_step: f64,
+    measured_seconds_per_step: f64,
+    streamed_bytes: u64,
+    stalls: u64,
+    stalled_seconds: f64,
+}
+
+impl ModelRun {
+    fn of(stats: &ModelStats) -> ModelRun {
+        ModelRun {
+            id: stats.id.0,
+            name: stats.name.clone(),
+            family: stats.family.clone(),
+            compute: stats.compute.to_string(),
+            steps: stats.evaluations,
+            predicted_seconds_per_step: stats.predicted_s,
+            measured_seconds_per_step: stats.measured_s,
+            streamed_bytes: stats.bytes_streamed,
+            stalls: stats.stalls,
+            stalled_seconds: stats.stalled.as_secs_f64(),
+        }
+    }
+}
+
+/// What one node took.
+#[derive(Clone, Debug, Serialize)]
+struct NodeStats {
+    node: String,
+    class: String,
+    seconds: f64,
+    /// Ticks that it told.
+    steps: u64,
+    /// Between its first and its last tick, per tick.
+    seconds_per_step: Option<f64>,
+}
+
+#[derive(Debug)]
+struct Running {
+    prompt_id: Arc<str>,
+    since: Instant,
+    before: Totals,
+    open: Vec<OpenNode>,
+    nodes: Vec<NodeStats>,
+}
+
+#[derive(Debug)]
+struct OpenNode {
+    identity: Arc<Identity>,
+    since: Instant,
+    first_tick: Option<Instant>,
+    last_tick: Option<Instant>,
+    ticks: u64,
+}
+
+/// What loaded models did until now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    streams: Vec<(ModelId, StreamStats)>,
+    runs: Vec<ModelStats>,
+}
+
+impl Totals {
+    pub(crate) fn of(studio: &Studio) -> Totals {
+        let models = studio.residency.models();
+        Totals {
+            streams: models.into_iter().map(|model| (model.id, model.stats)).collect(),
+            runs: studio.stats(),
+        }
+    }
+
+    /// What was streamed since. The counts of a model start anew with its copies.
+    fn streamed_since(&self, before: &Totals) -> StreamStats {
+        let mut sum = StreamStats::default();
+        for (id, now) in &self.streams {
+            let earlier = before.streams.iter().find(|(other, _)| other == id).map(|(_, stats)| *stats);
+            let earlier = earlier.filter(|stats| stats.copies <= now.copies).unwrap_or_default();
+            sum.copies += now.copies - earlier.copies;
+            sum.bytes += now.bytes.saturating_sub(earlier.bytes);
+            sum.stalls += now.stalls.saturating_sub(earlier.stalls);
+            sum.stalled += now.stalled.saturating_sub(earlier.stalled);
+        }
+        sum
+    }
+
+    /// The models that were evaluated since.
+    fn runs_since(&self, before: &Totals) -> Vec<ModelRun> {
+        let is_known = |run: &ModelStats| {
+            before.runs.iter().any(|other| {
+                other.id == run.id
+                    && other.evaluations == run.evaluations
+                    && other.last_s.to_bits() == run.last_s.to_bits()
+            })
+        };
+        let new = self.runs.iter().filter(|run| run.evaluations > 0 && !is_known(run));
+        new.map(ModelRun::of).collect()
+    }
+}
+
+impl Stats {
+    /// The latest jobs, oldest first.
+    pub(crate) fn latest(&self) -> Vec<JobStats> {
+        self.lock().ended.iter().cloned().collect()
+    }
+
+    /// Notes an event of a job and when it was.
+    pub(crate) fn record(
+        &self,
+        at: Instant,
+        prompt_id: &Arc<str>,
+        event: &JobEvent,
+        totals: Option<&Totals>,
+    ) {
+        let mut kept = self.lock();
+        if let JobEvent::Message(message) = event
+            && message.name == "execution_start"
+        {
+            let before = totals.cloned().unwrap_or_default();
+            let prompt_id = Arc::clone(prompt_id);
+            kept.running =
+                Some(Running { prompt_id, since: at, before, open: Vec::new(), nodes: Vec::new() });
+        }
+        let Some(running) = kept.running.as_mut().filter(|running| running.prompt_id == *prompt_id) else {
+            return;
+        };
+        match event {
+            JobEvent::Started(identity) => running.open(identity, at),
+            JobEvent::Progress(progress) => running.tick(&progress.identity, at),
+            JobEvent::Finished(identity) => running.close(identity, at),
+            JobEvent::Ended { .. } => {
+                let ended = kept.running.take().map(|running| running.end(at, totals));
+                if kept.ended.len() == JOBS {
+                    kept.ended.pop_front();
+                }
+                kept.ended.extend(ended);
+            }
+            JobEvent::Message(_) | JobEvent::Text(..) | JobEvent::Executed(..) | JobEvent::Blocked(_) => {}
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn open(&mut self, identity: &Arc<Identity>, at: Instant) {
+        self.close(identity, at);
+        let identity = Arc::clone(identity);
+        self.open.push(OpenNode { identity, since: at, first_tick: None, last_tick: None, ticks: 0 });
+    }
+
+    fn tick(&mut self, identity: &Arc<Identity>, at: Instant) {
+        if let Some(node) = self.open.iter_mut().find(|node| node.identity.node == identity.node) {
+            node.first_tick.get_or_insert(at);
+            node.last_tick = Some(at);
+            node.ticks += 1;
+        }
+    }
+
+    fn close(&mut self, identity: &Arc<Identity>, at: Instant) {
+        let Some(place) = self.open.iter().position(|node| node.identity.node == identity.node) else {
+            return;
+        };
+        let node = self.open.swap_remove(place);
+        let between = node.first_tick.zip(node.last_tick).filter(|_| node.ticks > 1);
+        self.nodes.push(NodeStats {
+            node: node.identity.node.to_string(),
+            class: node.identity.class.clone(),
+            seconds: at.duration_since(node.since).as_secs_f64(),
+            steps: node.ticks,
+            seconds_per_step: between
+                .map(|(first, last)| last.duration_since(first).as_secs_f64() / (node.ticks - 1) as f64),
+        });
+        if self.nodes.len() >= 2 * NODES {
+            self.keep_longest();
+        }
+    }
+
+    fn keep_longest(&mut self) {
+        self.nodes.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        self.nodes.truncate(NODES);
+    }
+
+    fn end(mut self, at: Instant, totals: Option<&Totals>) -> JobStats {
+        self.keep_longest();
+        let totals = totals.cloned().unwrap_or_default();
+        let streamed = totals.streamed_since(&self.before);
+        JobStats {
+            prompt_id: self.prompt_id.to_string(),
+            seconds: at.duration_since(self.since).as_secs_f64(),
+            streamed_bytes: streamed.bytes,
+            streamed_blocks: streamed.copies,
+            stalls: streamed.stalls,
+            stalled_seconds: streamed.stalled.as_secs_f64(),
+            models: totals.runs_since(&self.before),
+            nodes: self.nodes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use engine::{Message, Progress};
+    use graph::Literal;
+
+    use super::*;
+
+    fn identity() -> Arc<Identity> {
+        let node: graph::NodeId = "3".into();
+        Arc::new(Identity {
+            node: node.clone(),
+            display: node.clone(),
+            parent: None,
+            real: node,
+            class: "KSampler".to_owned(),
+        })
+    }
+
+    fn totals(copies: u64, bytes: u64) -> Totals {
+        Totals {
+            streams: vec![(ModelId(1), StreamStats { copies, bytes, ..StreamStats::default() })],
+            runs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_job_is_measured_from_its_events() {
+        let (stats, start, id) = (Stats::default(), Instant::now(), Arc::<str>::from("p"));
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let message = Message { name: "execution_start".to_owned(), data: Literal::Null };
+        stats.record(at(0), &id, &JobEvent::Message(message), Some(&totals(4, 100)));
+        stats.record(at(1), &id, &JobEvent::Started(identity()), None);
+        for second in [2, 5, 8] {
+            let tick =
+                Progress { identity: identity(), value: 1.0, max: 3.0, picture: None, is_plain: false };
+            stats.record(at(second), &id, &JobEvent::Progress(tick), None);
+        }
+        stats.record(at(9), &id, &JobEvent::Finished(identity()), None);
+        stats.record(at(10), &id, &JobEvent::Ended { last: None }, Some(&totals(6, 150)));
+        let shown = serde_json::to_value(stats.latest()).unwrap();
+        assert_eq!(shown[0]["seconds"], 10.0);
+        assert_eq!(shown[0]["streamed_bytes"], 50);
+        assert_eq!(shown[0]["streamed_blocks"], 2);
+        assert_eq!(shown[0]["nodes"][0]["seconds"], 8.0);
+        assert_eq!(shown[0]["nodes"][0]["seconds_per_step"], 3.0);
+        assert_eq!(shown[0]["nodes"][0]["class"], "KSampler");
+    }
+
+    #[test]
+    fn only_models_that_were_evaluated_are_of_a_job() {
+        let run = |id: u64, evaluations: u64| ModelStats {
+            id: ModelId(id),
+            name: "m".to_owned(),
+            family: "flux".to_owned(),
+            compute: meta::DeviceId::CPU,
+            predicted_s: 1.0,
+            measured_s: 2.0,
+            last_s: 2.0,
+            evaluations,
+            bytes_streamed: 5,
+            stalls: 1,
+            stalled: Duration::from_millis(500),
+        };
+        let before = Totals { runs: vec![run(1, 4), run(2, 4)], ..Totals::default() };
+        let after = Totals { runs: vec![run(1, 4), run(2, 8), run(3, 0)], ..Totals::default() };
+        let shown = serde_json::to_value(after.runs_since(&before)).unwrap();
+        assert_eq!(shown.as_array().unwrap().len(), 1);
+        assert_eq!(shown[0]["id"], 2);
+        assert_eq!(shown[0]["steps"], 8);
+        assert_eq!(shown[0]["stalled_seconds"], 0.5);
+    }
+
+    #[test]
+    fn counts_of_a_model_that_was_staged_again_start_anew() {
+        assert_eq!(totals(2, 30).streamed_since(&totals(6, 100)).bytes, 30);
+        assert_eq!(totals(2, 30).streamed_since(&Totals::default()).bytes, 30);
+    }
+}

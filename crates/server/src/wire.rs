@@ -1,0 +1,10 @@
+//! What goes over HTTP: bodies that are read, and answers that are written. JSON is known here and in the hub.
+
+pub(crate) mod body;
+pub(crate) mod job;
+pub(crate) mod object_info;
+pub(crate) mod problem;
+pub(crate) mod reply;
+
+/// Whole numbers are written as such.
+pub(crate) use crate::hub::number;

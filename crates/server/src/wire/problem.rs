@@ -1,0 +1,72 @@
+//! What is wrong with a prompt, as clients know it: `error` and `node_errors`.
+
+use graph::{ErrorDetail, Map, NodeErrors, Rejected};
+use serde_json::{Value, json};
+
+/// `{type, message, details, extra_info}`.
+pub(crate) fn detail(error: &ErrorDetail) -> Value {
+    json!({
+        "type": error.kind,
+        "message": error.message,
+        "details": error.details,
+        "extra_info": error.extra_info,
+    })
+}
+
+/// `{id: {errors, dependent_outputs, class_type}}`.
+pub(crate) fn node_errors(errors: &NodeErrors) -> Value {
+    let shown = errors.iter().map(|(id, problems)| {
+        let shown = json!({
+            "errors": problems.errors.iter().map(detail).collect::<Vec<_>>(),
+            "dependent_outputs": problems.dependent_outputs.iter().map(AsRef::as_ref).collect::<Vec<&str>>(),
+            "class_type": problems.class_type,
+        });
+        (id.to_string(), shown)
+    });
+    Value::Object(shown.collect())
+}
+
+/// The answer to a prompt that cannot run.
+pub(crate) fn rejected(rejected: &Rejected) -> Value {
+    json!({ "error": detail(&rejected.error), "node_errors": node_errors(&rejected.node_errors) })
+}
+
+/// The answer to a request for a prompt that cannot be read as one.
+pub(crate) fn unreadable(kind: &str, message: &str) -> Value {
+    let error = ErrorDetail {
+        kind: kind.to_owned(),
+        message: message.to_owned(),
+        details: message.to_owned(),
+        extra_info: Map::new(),
+    };
+    json!({ "error": detail(&error), "node_errors": {} })
+}
+
+#[cfg(test)]
+mod tests {
+    use graph::{Literal, NodeProblems};
+
+    use super::*;
+
+    #[test]
+    fn problems_have_the_shape_that_clients_read() {
+        let error = ErrorDetail {
+            kind: "value_not_in_list".to_owned(),
+            message: "m".to_owned(),
+            details: "d".to_owned(),
+            extra_info: graph::map([("input_name", Literal::from("seed"))]),
+        };
+        let problems = NodeProblems {
+            errors: vec![error.clone()],
+            dependent_outputs: vec!["9".into()],
+            class_type: "KSampler".to_owned(),
+        };
+        let all = Rejected { error, node_errors: [("3".into(), problems)].into_iter().collect() };
+        let expected = concat!(
+            r#"{"error":{"type":"value_not_in_list","message":"m","details":"d","extra_info":{"input_name":"seed"}},"#,
+            r#""node_errors":{"3":{"errors":[{"type":"value_not_in_list","message":"m","details":"d","#,
+            r#""extra_info":{"input_name":"seed"}}],"dependent_outputs":["9"],"class_type":"KSampler"}}}"#
+        );
+        assert_eq!(rejected(&all).to_string(), expected);
+    }
+}

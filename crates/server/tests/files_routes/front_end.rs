@@ -1,0 +1,115 @@
+//! The front end's files and the small routes it asks at start.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+
+use crate::site::Site;
+
+fn site_with_front_end() -> Site {
+    let site = Site::with(|config, base| {
+        config.front_end = Some(base.join("web"));
+        config.templates = vec![base.join("templates-a"), base.join("templates-b")];
+        config.docs = Some(base.join("docs"));
+    });
+    site.write("web/index.html", "<!doctype html>front end");
+    site.write("web/assets/index-abc.js", "code");
+    site.write("web/assets/logo.png", "png");
+    site.write("web/extensions/core/a.js", "core");
+    site.write("templates-a/index.json", "[1]");
+    site.write("templates-b/index.json", "[2]");
+    site.write("templates-b/only.webp", "b");
+    site.write("docs/Canny/en.md", "# Canny");
+    site
+}
+
+#[tokio::test]
+async fn without_a_front_end_a_page_says_how_to_get_it() {
+    let site = Site::new();
+    let reply = site.get("/").await;
+    assert_eq!((reply.status, reply.header("content-type").as_str()), (200, "text/html; charset=utf-8"));
+    for words in ["pip install comfyui-frontend-package", "--front-end-root"] {
+        assert!(reply.text().contains(words), "{words}");
+    }
+    assert_eq!(site.get("/index.html").await.status, 404);
+    let site = Site::with(|config, base| config.front_end = Some(base.join("nowhere")));
+    assert!(site.get("/").await.text().contains("--front-end-root"));
+}
+
+#[tokio::test]
+async fn the_files_of_the_front_end() {
+    let site = site_with_front_end();
+    let reply = site.get("/").await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "<!doctype html>front end"));
+    assert_eq!(reply.header("content-type"), "text/html; charset=utf-8");
+    assert_eq!(reply.header("cache-control"), "no-store, must-revalidate");
+    assert_eq!((reply.header("pragma").as_str(), reply.header("expires").as_str()), ("no-cache", "0"));
+    let reply = site.get("/assets/index-abc.js?v=1").await;
+    assert_eq!(reply.header("content-type"), "text/javascript; charset=utf-8");
+    assert_eq!(reply.header("cache-control"), "no-cache");
+    let tag = reply.header("etag");
+    assert_eq!(site.get_with("/assets/index-abc.js", &[("if-none-match", &tag)]).await.status, 304);
+    let reply = site.get_with("/assets/logo.png", &[("range", "bytes=1-1")]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (206, "n"));
+    assert_eq!(reply.header("cache-control"), "public, max-age=86400");
+    assert_eq!(site.get("/assets/none.png").await.header("cache-control"), "public, max-age=3600");
+    assert_eq!(site.get("/extensions/core/a.js").await.text(), "core");
+    assert_eq!(site.get("/assets").await.status, 404);
+    assert_eq!(site.get("/assets/").await.status, 404);
+    assert_eq!(site.get("/nothing").await.status, 404);
+    assert_eq!(site.get("/api/nothing").await.status, 404);
+    let head = site.ask(Method::HEAD, "/assets/logo.png").await;
+    assert_eq!((head.status, head.header("content-length").as_str()), (200, "3"));
+}
+
+#[tokio::test]
+async fn templates_and_documentation() {
+    let site = site_with_front_end();
+    let reply = site.get("/templates/index.json").await;
+    assert_eq!((reply.text().as_str(), reply.header("content-type").as_str()), ("[1]", "application/json"));
+    assert_eq!(reply.header("cache-control"), "no-cache");
+    assert_eq!(site.get("/templates/only.webp").await.text(), "b");
+    assert_eq!(site.get("/templates/none.json").await.status, 404);
+    assert_eq!(site.get("/docs/Canny/en.md").await.text(), "# Canny");
+    assert_eq!(site.get("/docs/Canny").await.status, 404);
+    assert_eq!(Site::new().get("/templates/index.json").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_style_sheet_of_the_user_is_never_missing() {
+    let site = site_with_front_end();
+    let reply = site.get("/user.css").await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, ""));
+    assert_eq!(reply.header("content-type"), "text/css; charset=utf-8");
+    site.write("web/user.css", "a {}");
+    assert_eq!(site.get("/user.css").await.text(), "a {}");
+}
+
+#[tokio::test]
+async fn small_routes_have_nothing_to_tell() {
+    let site = Site::new();
+    for prefix in ["", "/api"] {
+        assert_eq!(site.get(&format!("{prefix}/extensions")).await.json(), json!([]));
+        for path in ["i18n", "workflow_templates", "global_subgraphs", "node_replacements"] {
+            assert_eq!(site.get(&format!("{prefix}/{path}")).await.json(), json!({}), "{path}");
+        }
+        assert_eq!(site.get(&format!("{prefix}/global_subgraphs/abc")).await.json(), Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn wrong_methods() {
+    let site = site_with_front_end();
+    for (method, path, status) in [
+        (Method::POST, "/", 405),
+        (Method::POST, "/assets/logo.png", 405),
+        (Method::DELETE, "/assets/none.png", 404),
+        (Method::POST, "/nothing", 404),
+        (Method::POST, "/i18n", 405),
+        (Method::GET, "/upload/mask", 404),
+        (Method::GET, "/userdata/a/move/b", 404),
+        (Method::GET, "/internal/logs/subscribe", 404),
+        (Method::POST, "/internal/logs", 405),
+    ] {
+        assert_eq!(site.ask(method.clone(), path).await.status, status, "{method} {path}");
+    }
+}

@@ -1,0 +1,13 @@
+//! A real server on a free port, with small node classes, spoken to over HTTP and WebSocket.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod protocol {
+    pub(crate) mod classes;
+    pub(crate) mod client;
+    mod guards;
+    mod jobs;
+    mod load;
+    mod own;
+    mod sockets;
+    mod tls;
+}
