@@ -121,7 +121,8 @@ impl PinnedMemory {
     fn map(context: &Arc<Context>, bytes: usize) -> Result<PinnedMemory> {
         let action = format!("pinning {bytes} bytes of host memory");
         let failed = |reason: String| Error::Device { device: context.id(), action: action.clone(), reason };
-        let mut mapped = MmapOptions::new().len(bytes).map_anon().map_err(|error| failed(error.to_string()))?;
+        let mut mapped =
+            MmapOptions::new().len(bytes).map_anon().map_err(|error| failed(error.to_string()))?;
         // Large pages are pinned sooner; a system that has none for us goes on with small ones.
         #[cfg(target_os = "linux")]
         let _ = mapped.advise(memmap2::Advice::HugePage);

@@ -146,13 +146,17 @@ fn the_lora_draws_outlines_and_at_strength_zero_changes_nothing() {
     let dir = ScratchDir::new().unwrap();
     let caption = "a red circle above a blue square";
     let covered = |pixels: &[u8]| {
-        labels(pixels).iter().filter(|label| ["red", "blue"].contains(label)).count() as f64 / (SIDE * SIDE) as f64
+        labels(pixels).iter().filter(|label| ["red", "blue"].contains(label)).count() as f64
+            / (SIDE * SIDE) as f64
     };
     let filled = draw(dir.path(), caption, &[]);
     let outlined = draw(dir.path(), caption, &["--outline"]);
     let (whole, lines) = (covered(&filled), covered(&outlined));
     println!("red and blue cover {whole:.3} filled, {lines:.3} outlined");
-    assert!(lines > 0.01 && lines < 0.6 * whole, "{lines} of the picture is coloured, {whole} without the LoRA");
+    assert!(
+        lines > 0.01 && lines < 0.6 * whole,
+        "{lines} of the picture is coloured, {whole} without the LoRA"
+    );
     assert!(draw(dir.path(), caption, &["--outline", "0"]) == filled, "strength 0 changes the picture");
     // The patch goes home with the weights, or beside the quantised ones: streaming changes nothing.
     let sim = ["--sim-device", "256mb@20gbps", "--compute", "sim:0", "--alloc", "sim:0,2mb;cpu,*"];

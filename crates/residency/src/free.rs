@@ -64,8 +64,8 @@ impl FreeReport {
         let names =
             |notes: &[ModelNote]| notes.iter().map(|note| note.name.as_str()).collect::<Vec<_>>().join(", ");
         let mut text = match self.unloaded.as_slice() {
-            [] => "no model left".to_owned(),
-            gone => format!("{} left: {}", gone.len(), names(gone)),
+            [] => "nothing to unload".to_owned(),
+            gone => format!("{} unloaded: {}", gone.len(), names(gone)),
         };
         for (retention, why) in
             [(Retention::Keep, "keep_loaded"), (Retention::Default, "another was marked to go first")]

@@ -36,8 +36,11 @@ pub struct ModelReport {
     pub family: String,
     /// Whether it stays.
     pub retention: Retention,
-    /// Bytes of its copies by device; empty while it is only registered.
+    /// Bytes of its copies by device, on the host those that lie in the mapped file too; empty while it is only
+    /// registered.
     pub bytes: Vec<(DeviceId, u64)>,
+    /// Where everything goes.
+    pub plan: Plan,
     /// Whether its copies are on their devices now.
     pub staged: bool,
     /// When a session was last opened.
@@ -172,7 +175,7 @@ impl LoadedModel {
         let state = self.lock();
         let bytes = match &state.staged {
             None => Vec::new(),
-            Some(_) => staged::needs(&self.manifest, &self.plan).unwrap_or_default().into_iter().collect(),
+            Some(_) => staged::holds(&self.manifest, &self.plan).into_iter().collect(),
         };
         ModelReport {
             id: self.id,
@@ -180,6 +183,7 @@ impl LoadedModel {
             family: self.manifest.family().to_owned(),
             retention: state.retention,
             bytes,
+            plan: self.plan.clone(),
             staged: state.staged.is_some(),
             last_used: state.last_used,
             stats: state.staged.as_ref().map(|staged| staged.stats()).unwrap_or_default(),

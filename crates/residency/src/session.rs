@@ -26,6 +26,13 @@ impl Cancel {
     }
 }
 
+impl From<Arc<AtomicBool>> for Cancel {
+    /// A stop that whoever holds the flag asks for.
+    fn from(flag: Arc<AtomicBool>) -> Cancel {
+        Cancel(flag)
+    }
+}
+
 /// The use of a model whose copies are on their devices. They stay there while a session lives.
 pub struct Session {
     model: Arc<LoadedModel>,

@@ -63,6 +63,19 @@ pub(crate) fn needs(manifest: &Manifest, plan: &Plan) -> Result<BTreeMap<DeviceI
     Ok(needs)
 }
 
+/// Bytes of a model that each device holds, the mapped file's on the host among them.
+pub(crate) fn holds(manifest: &Manifest, plan: &Plan) -> BTreeMap<DeviceId, u64> {
+    let mut held = needs(manifest, plan).unwrap_or_default();
+    let pinned = plan.compute.kind == DeviceKind::Cuda;
+    for (index, block) in plan.blocks.iter().enumerate() {
+        let counted = pinned && block.mode == BlockMode::Streamed;
+        if block.home.kind == DeviceKind::Cpu && !counted {
+            *held.entry(block.home).or_default() += BlockLayout::new(manifest, index).len() as u64;
+        }
+    }
+    held
+}
+
 impl Staged {
     /// Copies every block to its home, out of bytes that were reserved before.
     pub(crate) fn new(

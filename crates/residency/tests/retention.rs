@@ -72,7 +72,7 @@ fn marked_models_leave_and_kept_ones_stay() {
     let mut all = loaded(&[("A", Retention::Eject), ("B", Retention::Keep), ("C", Retention::Keep)]);
     all.flags.request(BOTH);
     let report = all.between_jobs().unwrap();
-    assert_eq!(report.summary(), "1 left: A; 2 kept: keep_loaded (B, C)");
+    assert_eq!(report.summary(), "1 unloaded: A; 2 kept: keep_loaded (B, C)");
     assert_eq!(all.executor_resets, 1);
     all.expect_left(&["B", "C"]);
 }
@@ -98,7 +98,7 @@ fn first_press_takes_the_marked_and_the_second_the_rest() {
     ]);
     all.flags.request(UNLOAD);
     let report = all.between_jobs().unwrap();
-    let why = "1 left: diffusion model; 2 kept: another was marked to go first (VAE, text encoder)";
+    let why = "1 unloaded: diffusion model; 2 kept: another was marked to go first (VAE, text encoder)";
     assert_eq!(report.summary(), why);
     assert_eq!(all.executor_resets, 0);
     all.expect_left(&["VAE", "text encoder"]);
@@ -112,7 +112,7 @@ fn first_press_takes_the_marked_and_the_second_the_rest() {
 fn force_takes_kept_models_too() {
     let mut all = loaded(&[("B", Retention::Keep)]);
     all.flags.request(FreeRequest { force: true, ..FreeRequest::default() });
-    assert_eq!(all.between_jobs().unwrap().summary(), "1 left: B");
+    assert_eq!(all.between_jobs().unwrap().summary(), "1 unloaded: B");
     all.expect_left(&[]);
 }
 

@@ -15,7 +15,7 @@ use crate::app::{self, App};
 use crate::config::ServerConfig;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
-use crate::hub::Hub;
+use crate::hub::{Audience, Hub};
 use crate::listen::{self, Connections};
 
 /// How long a stop waits for requests that are being answered.
@@ -58,6 +58,7 @@ impl Server {
         let preview_side = studio.settings.preview_size.unwrap_or(PREVIEW_SIDE);
         let hub = Hub::start(Arc::clone(&studio), preview_side)?;
         let sink = Arc::clone(&hub) as Arc<dyn EventSink>;
+        deliver_logs(&config, &hub);
         let engine = Arc::new(Engine::start(engine, catalogue, studio, sink)?);
         hub.roster().set_remaining(engine.remaining());
         let (stop, stopped) = watch::channel(false);
@@ -127,6 +128,21 @@ impl Server {
         // Either all connections are gone, or their time is up.
         let _ = tokio::time::timeout(STOP_TIME, self.permits.acquire_many(all)).await;
     }
+}
+
+/// Sends lines of the log to the clients that follow it, for as long as they are there.
+fn deliver_logs(config: &ServerConfig, hub: &Arc<Hub>) {
+    let hub = Arc::downgrade(hub);
+    config.files.logs.deliver_with(move |client, entry| {
+        hub.upgrade().is_some_and(|hub| {
+            let is_there = hub.roster().is_connected(client);
+            if is_there {
+                let data = serde_json::json!({ "entries": [entry], "size": null });
+                hub.send(Audience::Client(client.to_owned()), "logs", &data);
+            }
+            is_there
+        })
+    });
 }
 
 /// Serves until `until` is done, on threads of its own. `on_ready` is called once the port is bound.

@@ -1,6 +1,7 @@
 //! Shapes of our own answers, which the command line prints as well.
 
 use device::Device;
+use placement::Plan;
 use residency::ModelReport;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -73,6 +74,8 @@ pub struct ModelShape {
     pub retention: &'static str,
     /// Bytes of its copies by device.
     pub bytes: Map<String, Value>,
+    /// Where everything goes.
+    pub plan: Plan,
     /// Whether its copies are on their devices now.
     pub staged: bool,
     /// When it was last opened, in milliseconds since 1970.
@@ -105,6 +108,7 @@ impl ModelShape {
             family: report.family.clone(),
             retention: report.retention.name(),
             bytes: report.bytes.iter().map(|(device, bytes)| (device.to_string(), (*bytes).into())).collect(),
+            plan: report.plan.clone(),
             staged: report.staged,
             last_used: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             streamed: StreamShape {

@@ -38,7 +38,7 @@ pub(crate) fn encoder(encoding: Encoding) -> Result<Encoder, Error> {
     Ok(Encoder { block_len: encoding.block_len(), block_bytes: encoding.block_bytes(), write })
 }
 
-/// The bytes that store `values` in `encoding`: any float type, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` or `Q5_1`.
+/// The bytes that store `values` in `encoding`: any float type, `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1` or `Q4_K`.
 pub fn encode(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
     let Encoder { block_len, block_bytes, write } = encoder(encoding)?;
     if !values.len().is_multiple_of(block_len) {
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn what_cannot_be_converted_is_refused() {
         assert!(matches!(encode(DType::I64.into(), &[1.0]), Err(Error::Conversion { direction: "to", .. })));
-        assert!(matches!(encode(meta::QuantFormat::Q4_K.into(), &[0.0; 256]), Err(Error::Conversion { .. })));
+        assert!(matches!(encode(meta::QuantFormat::Q6_K.into(), &[0.0; 256]), Err(Error::Conversion { .. })));
         assert!(matches!(
             encode(meta::QuantFormat::Q8_0.into(), &[0.0; 31]),
             Err(Error::PartialBlocks { .. })

@@ -151,3 +151,38 @@ fn low_nibbles(codes: &[u8; BLOCK]) -> [u8; BLOCK / 2] {
 fn fifth_bits(codes: &[u8; BLOCK]) -> [u8; 4] {
     codes.iter().enumerate().fold(0u32, |bits, (i, &code)| bits | u32::from(code >> 4) << i).to_le_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Value `i` of a `Q4_K` block, as the format is defined.
+    fn value(block: &[u8; 144], i: usize) -> f32 {
+        let number = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+        let (part, place) = (i / BLOCK, i % BLOCK);
+        let packed = &block[4..16];
+        let (scale, minimum) = if part < 4 {
+            (packed[part] & 63, packed[part + 4] & 63)
+        } else {
+            let high = |byte: u8| byte >> 6 << 4;
+            (packed[part + 4] & 15 | high(packed[part - 4]), packed[part + 4] >> 4 | high(packed[part]))
+        };
+        let byte = block[16 + part / 2 * BLOCK + place];
+        let code = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
+        number(0) * f32::from(scale) * f32::from(code) - number(2) * f32::from(minimum)
+    }
+
+    #[test]
+    fn q4_k_keeps_values_to_within_a_step() {
+        let values: [f32; SUPER_BLOCK] =
+            std::array::from_fn(|i| (i as f32 * 0.37).sin() * (1.0 + (i / BLOCK) as f32));
+        let block = q4_k(&values);
+        for (i, want) in values.iter().enumerate() {
+            let step = 2.0 * (1.0 + (i / BLOCK) as f32) / 15.0;
+            // Scale and minimum themselves are rounded to 63 steps of the largest.
+            let error = (value(&block, i) - want).abs();
+            assert!(error < 0.5 * step + 0.15, "value {i}: {} instead of {want}", value(&block, i));
+        }
+        assert_eq!(q4_k(&[0.0; SUPER_BLOCK]), [0; 144]);
+    }
+}

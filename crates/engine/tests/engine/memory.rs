@@ -42,7 +42,7 @@ fn a_request_is_answered_at_once_and_done_between_jobs() {
     bench.told.until_ended(&held);
     bench.props.until_waiting(2);
     assert_eq!(names(&residency), ["kept"], "it is done before the next job starts");
-    assert_eq!(bench.told.notices(), ["1 left: plain; 1 kept: keep_loaded (kept)"]);
+    assert_eq!(bench.told.notices(), ["1 unloaded: plain; 1 kept: keep_loaded (kept)"]);
     bench.props.permit(1);
     bench.told.until_ended(&next);
     assert_eq!(bench.told.notices().len(), 1, "the request is used up");

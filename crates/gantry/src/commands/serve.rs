@@ -136,7 +136,7 @@ fn cache_mode(args: &CacheArgs) -> CacheMode {
 /// How much of the host's memory is in use.
 fn host_memory(devices: Registry) -> Option<engine::HostMemory> {
     let used = move || {
-        let memory = devices.get(meta::DeviceId::CPU).and_then(|cpu| cpu.memory());
+        let memory = devices.get(meta::DeviceId::CPU).and_then(device::Device::memory);
         memory.map_or(0.0, |memory| 1.0 - memory.free as f64 / memory.total.max(1) as f64)
     };
     Some(Box::new(used))

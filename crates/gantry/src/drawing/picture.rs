@@ -3,6 +3,11 @@
 use std::io::Write;
 
 use anyhow::{Result, ensure};
+use graph::Literal;
+use nodes::picture::{Pixels, png_of, python_json};
+
+/// How hard a PNG is compressed, 0 to 9.
+const COMPRESSION: u8 = 4;
 
 /// A picture of 8-bit red, green and blue.
 pub(crate) struct Picture {
@@ -24,15 +29,13 @@ impl Picture {
     }
 
     /// Writes it as PNG, with what it shows as a text beside the pixels.
-    pub(crate) fn write_png(&self, to: impl Write, prompt: &str) -> Result<()> {
-        let (width, height) = (u32::try_from(self.width)?, u32::try_from(self.height)?);
-        let mut encoder = png::Encoder::new(to, width, height);
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        encoder.add_itxt_chunk("Description".into(), prompt.into())?;
-        let mut writer = encoder.write_header()?;
-        writer.write_image_data(&self.pixels)?;
-        Ok(writer.finish()?)
+    pub(crate) fn write_png(&self, mut to: impl Write, prompt: &str) -> Result<()> {
+        let pixels =
+            Pixels { width: self.width, height: self.height, channels: 3, bytes: self.pixels.clone() };
+        // The text of a PNG has no letters beyond Western Europe's; others are written as JSON writes them.
+        let text = if prompt.is_ascii() { prompt.to_owned() } else { python_json(&Literal::from(prompt)) };
+        let png = png_of(&pixels, COMPRESSION, &[("Description".to_owned(), text)])?;
+        Ok(to.write_all(&png)?)
     }
 
     /// Its pixels, three bytes each, row by row.

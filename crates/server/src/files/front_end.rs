@@ -44,8 +44,16 @@ pub(super) async fn page(State(files): State<Shared>, uri: Uri, headers: HeaderM
         None if path == "/user.css" => {
             Ok(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], "").into_response())
         }
-        None => Err(Refusal::Missing),
+        None => no_templates(&path).ok_or(Refusal::Missing),
     }
+}
+
+/// The lists of templates where none are installed. The page asks for them on its first visit and takes a missing list
+/// for an error.
+fn no_templates(path: &str) -> Option<Response> {
+    let name = path.strip_prefix("/templates/index")?;
+    let is_list = name.ends_with(".json") && !name.contains('/');
+    is_list.then(|| if name == "_logo.json" { json(&Map::new()) } else { json(&[(); 0]) })
 }
 
 /// Anything but reading: 405 where there is something to read, else 404.

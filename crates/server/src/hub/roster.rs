@@ -46,6 +46,11 @@ impl Roster {
         }
     }
 
+    /// Whether a client of this id is there.
+    pub(crate) fn is_connected(&self, id: &str) -> bool {
+        self.lock().clients.contains_key(id)
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.lock().clients.len()

@@ -160,7 +160,7 @@ fn memory_schemas() -> Value {
         "Model": object(&[
             ("id", whole.clone()), ("name", text.clone()), ("family", text.clone()),
             ("retention", json!({ "$ref": "#/components/schemas/Retention" })), ("bytes", by_device.clone()),
-            ("staged", flag), ("last_used", whole.clone()), ("streamed", object(&[
+            ("plan", json!({ "$ref": "#/components/schemas/Plan" })), ("staged", flag), ("last_used", whole.clone()), ("streamed", object(&[
                 ("blocks", whole.clone()), ("bytes", whole.clone()), ("stalls", whole.clone()),
                 ("stalled_seconds", json!({ "type": "number" })),
             ])),

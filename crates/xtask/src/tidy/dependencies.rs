@@ -29,6 +29,11 @@ const SHARED: &[Shared] = &[
         why: "the order of inputs and nodes is part of what a workflow says, and `graph` speaks in such maps",
     },
     Shared {
+        name: "rayon",
+        users: &["device-cpu", "nodes"],
+        why: "kernels share their work out in one, filters of pictures in the other; both use its one pool of threads",
+    },
+    Shared {
         name: "memmap2",
         users: &["checkpoint", "device-cuda"],
         why: "files are mapped in one, the host memory that a GPU copies from in the other",
@@ -120,9 +125,9 @@ mod tests {
 
     #[test]
     fn a_dependency_has_one_home() {
-        let once = Workspace::of_files(&[]).with_crate("checkpoint", &[theirs("rayon", NORMAL)]);
+        let once = Workspace::of_files(&[]).with_crate("checkpoint", &[theirs("sysinfo", NORMAL)]);
         assert!(check(&once).is_empty());
-        let findings = check(&once.with_crate("device-cpu", &[theirs("rayon", NORMAL)]));
+        let findings = check(&once.with_crate("device-cpu", &[theirs("sysinfo", NORMAL)]));
         assert_eq!(findings.len(), 2, "both places are named: {findings:?}");
         assert!(findings[0].text.contains("`checkpoint`, `device-cpu`"), "{findings:?}");
     }
