@@ -11,7 +11,7 @@ use device::Registry;
 use meta::{ByteSize, DeviceId};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
-use placement::{AllocationText, Plan};
+use placement::{AllocationText, Order, Plan, RemotePolicy};
 use residency::{Cancel, LoadOptions, Residency, Session};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -61,6 +61,8 @@ struct FormatReport {
 
 #[derive(Serialize)]
 struct Row {
+    /// What was asked; nothing for all of it on the device.
+    allocation: String,
     offload_percent: u32,
     streamed_bytes: u64,
     load_s: f64,
@@ -225,6 +227,14 @@ impl Bench<'_> {
             Residency::plan_request(&manifest, self.compute, device_specs(self.devices, self.link), seconds);
         request.allocation = AllocationText::parse(text)?;
         request.working_bytes = flux.working_bytes(tokens, lane.dtype().bytes());
+        request.activation_bytes = flux.activation_bytes(tokens, lane.dtype().bytes());
+        // Parts on another card compute there. In one run each activations cross over once; with a part that is
+        // streamed it has to be spread, or its copies cannot hide.
+        request.remote = RemotePolicy::InPlace;
+        let is_split = self.second().is_some_and(|second| text.contains(&second.to_string()));
+        if is_split && !text.contains("cpu") {
+            request.order = Order::Contiguous;
+        }
         let plan = placement::plan(&request)?;
         let residency = Residency::new(self.devices.clone());
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
@@ -236,13 +246,29 @@ impl Bench<'_> {
     /// Nothing, half and all of the model offloaded.
     fn rows(&self) -> Result<Vec<Row>> {
         let resident = self.measure("", 1e14)?;
-        let mut rows = vec![self.row(0, &resident, &resident)];
+        let rate = resident.flops as f64 / resident.step_s;
+        let mut rows = vec![self.row(("", 0), &resident, &resident)];
         for percent in [50, 100] {
             let text = format!("{},{}%;cpu,{percent}%", self.compute, 100 - percent);
-            let measured = self.measure(&text, resident.flops as f64 / resident.step_s)?;
-            rows.push(self.row(percent, &measured, &resident));
+            let measured = self.measure(&text, rate)?;
+            rows.push(self.row((&text, percent), &measured, &resident));
+        }
+        if let Some(second) = self.second() {
+            let first = self.compute;
+            let half = format!("{first},50%;{second},50%");
+            let thirds = format!("{first},34%;{second},33%;cpu,33%");
+            for (text, percent) in [(half, 0), (thirds, 33)] {
+                let measured = self.measure(&text, rate)?;
+                rows.push(self.row((&text, percent), &measured, &resident));
+            }
         }
         Ok(rows)
+    }
+
+    /// Another device of the same kind, such as the second of two logical ones on one card.
+    fn second(&self) -> Option<DeviceId> {
+        let ids = self.devices.iter().map(device::Device::id);
+        ids.into_iter().find(|id| id.kind == self.compute.kind && *id != self.compute)
     }
 
     fn measure(&self, text: &str, rate: f64) -> Result<Measured> {
@@ -275,10 +301,16 @@ impl Bench<'_> {
         })
     }
 
-    fn row(&self, offload_percent: u32, measured: &Measured, resident: &Measured) -> Row {
+    fn row(
+        &self,
+        (allocation, offload_percent): (&str, u32),
+        measured: &Measured,
+        resident: &Measured,
+    ) -> Row {
         let streamed_bytes = measured.plan.streamed_bytes();
         let bound_s = resident.step_s.max(streamed_bytes as f64 / self.link);
         Row {
+            allocation: allocation.to_owned(),
             offload_percent,
             streamed_bytes,
             load_s: measured.load_s,
@@ -286,7 +318,7 @@ impl Bench<'_> {
             bound_s,
             over_bound: measured.step_s / bound_s,
             // The resident step is what the prediction of the others starts from.
-            predicted_s: if offload_percent == 0 {
+            predicted_s: if allocation.is_empty() {
                 resident.step_s
             } else {
                 measured.plan.prediction.seconds_per_step
@@ -302,7 +334,7 @@ impl Report {
     fn to_text(&self) -> String {
         let head = [
             "stored as",
-            "offload",
+            "allocation",
             "streamed",
             "load s",
             "step ms",
@@ -320,7 +352,7 @@ impl Report {
             let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
             table.row(&[
                 format,
-                &format!("{} %", row.offload_percent),
+                if row.allocation.is_empty() { "all of it here" } else { &row.allocation },
                 &ByteSize(row.streamed_bytes).to_string(),
                 &format!("{:.1}", row.load_s),
                 &ms(row.step_s),

@@ -21,6 +21,9 @@ pub struct SavePlace {
     pub counter: u64,
 }
 
+/// Folders within each other that a prefix may lead through.
+const MAX_PARTS: usize = 32;
+
 impl Folders {
     /// Where files of a prefix such as `project/%year%-%month%/cat` go, and makes the folder. `size` is the
     /// width and height of the picture, for `%width%` and `%height%`.
@@ -39,6 +42,12 @@ impl Folders {
             );
             return Err(Error::Told(text));
         };
+        if relative.components().count() > MAX_PARTS {
+            let text = format!(
+                "\"{prefix}\" has more than {MAX_PARTS} folders within each other; choose a shorter one"
+            );
+            return Err(Error::Told(text));
+        }
         let stem = relative.file_name().map_or_else(|| "ComfyUI".into(), |name| name.to_string_lossy());
         let above = relative.parent().map_or_else(String::new, |above| above.to_string_lossy().into_owned());
         let folder = base.join(&above);

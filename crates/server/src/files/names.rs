@@ -12,7 +12,10 @@ use percent_encoding::percent_decode_str;
 use super::reply::{Answer, Refusal};
 
 /// The longest name with its sub-folders, in bytes.
-const MAX_NAME_BYTES: usize = 4096;
+const MAX_NAME_BYTES: usize = 1024;
+
+/// Folders within each other that a name may lead through. Every one of them is looked at on the disk.
+pub(crate) const MAX_PARTS: usize = 32;
 
 /// The longest name of one file or folder, in bytes: what common file systems take.
 const MAX_PART_BYTES: usize = 255;
@@ -49,6 +52,9 @@ pub(crate) fn relative(name: &str) -> Result<PathBuf, NameFault> {
             part if is_usable(part) => path.push(part),
             _ => return Err(NameFault::Unusable),
         }
+    }
+    if path.components().count() > MAX_PARTS {
+        return Err(NameFault::Unusable);
     }
     Ok(path)
 }
@@ -171,6 +177,13 @@ mod tests {
         for (name, path) in cases {
             assert_eq!(relative(name).as_deref(), Ok(Path::new(path)), "{name}");
         }
+    }
+
+    #[test]
+    fn names_lead_through_few_folders() {
+        assert!(relative(&"a/".repeat(MAX_PARTS)).is_ok());
+        assert_eq!(relative(&"a/".repeat(MAX_PARTS + 1)), Err(NameFault::Unusable));
+        assert_eq!(relative(&"a/../".repeat(100)), Ok(PathBuf::new()));
     }
 
     #[test]

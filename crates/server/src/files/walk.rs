@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::names::MAX_PARTS;
+
 /// A file or folder that was found.
 pub(crate) struct Found {
     /// Relative to where the walk began.
@@ -25,7 +27,7 @@ pub(crate) struct Walk {
 
 impl Walk {
     /// Everything below a folder, folders before what is in them. Links are followed; a folder is entered once,
-    /// however many links lead there. What cannot be read is left out.
+    /// however many links lead there. What cannot be read or lies deeper than names may lead is left out.
     pub(crate) fn below(self, root: &Path) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         let mut entered = HashSet::from([root.canonicalize()?]);
@@ -42,7 +44,7 @@ impl Walk {
                 if is_hidden && !self.hidden {
                     continue;
                 }
-                if metadata.is_dir() && self.recurse {
+                if metadata.is_dir() && self.recurse && path.components().count() < MAX_PARTS {
                     let real = root.join(&path).canonicalize();
                     if real.is_ok_and(|real| entered.insert(real)) {
                         folders.push(path.clone());

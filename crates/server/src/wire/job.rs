@@ -104,6 +104,9 @@ pub(crate) fn listed(record: &JobRecord) -> Value {
     if let Some(id) = workflow_id(&job.extra_data) {
         shown["workflow_id"] = json!(id);
     }
+    if job.was_requeued {
+        shown["was_requeued"] = json!(true);
+    }
     shown
 }
 

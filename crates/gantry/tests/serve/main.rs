@@ -1,0 +1,15 @@
+//! The server as a program, spoken to over HTTP: what it computes, what stays loaded, what it survives.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod free_while_running;
+mod golden;
+mod http;
+mod model_files;
+mod prompts;
+mod restart;
+mod retention;
+mod server;
+mod start;
+mod stored_workflows;
+mod workflows;
