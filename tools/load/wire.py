@@ -51,7 +51,11 @@ class Connection:
         """Sends bytes and reads one answer: its status, its headers and its body."""
         if self.socket is None:
             self.open()
-        self.socket.sendall(data)
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            # A server may answer and close before it has read a body that it refuses.
+            pass
         head = self._until(b"\r\n\r\n")
         status, headers = parse_head(head)
         if status in (204, 304) or 100 <= status < 200:

@@ -11,3 +11,4 @@ mod memory;
 mod ops;
 
 pub use backend::CpuBackend;
+pub use memory::use_few_arenas;

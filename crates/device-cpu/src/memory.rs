@@ -192,6 +192,18 @@ fn unmap(start: NonNull<u8>, size: usize) {
     }
 }
 
+/// Asks the allocator to serve all threads from few arenas. Each keeps what it once had for reuse, so that a program of
+/// many threads that all had something large for a moment holds it many times over.
+///
+/// It holds for the whole process; the program calls it once, when it starts.
+pub fn use_few_arenas() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: mallopt sets a number; it is called before other threads are started.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    device_cpu::use_few_arenas();
     let (args, notes) = cli::comfy_flags::without_unused(std::env::args_os());
     let cli = cli::Cli::parse_from(args);
     match commands::run(&cli, &notes) {

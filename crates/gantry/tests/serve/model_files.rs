@@ -29,8 +29,12 @@ pub(crate) fn demo(name: &str) -> PathBuf {
 /// Writes the files that the reference's workflows name into a models folder.
 pub(crate) fn write_regenerated(models: &Path) {
     std::thread::scope(|scope| {
-        for name in REGENERATED {
-            scope.spawn(move || Manifest::bundled(name).unwrap().write_to(models).unwrap());
+        for names in REGENERATED.chunks(3) {
+            scope.spawn(move || {
+                for name in names {
+                    Manifest::bundled(name).unwrap().write_to(models).unwrap();
+                }
+            });
         }
     });
     let folder = models.join("diffusion_models");
