@@ -2,6 +2,7 @@
 //! function and one line in `COMMANDS`.
 #![forbid(unsafe_code)]
 
+mod bench_report;
 mod conformance;
 mod findings;
 mod scan;
@@ -32,6 +33,11 @@ const COMMANDS: &[Command] = &[
         name: "conformance",
         about: "write docs/CONFORMANCE.md from the self-tests in docs/results; --check compares",
         run: conformance::run,
+    },
+    Command {
+        name: "bench-report",
+        about: "write docs/BENCHMARKS.md from the measurements in docs/results; --check compares",
+        run: bench_report::run,
     },
 ];
 
