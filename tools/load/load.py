@@ -30,7 +30,7 @@ def options():
     parser.add_argument("--timeout", type=float, default=600, help="seconds until all prompts must have ended")
     parser.add_argument("--settle", type=float, default=10, help="seconds to wait for memory to return")
     parser.add_argument("--max-growth-mib", type=float, default=64, help="how much more memory may be used at the end")
-    parser.add_argument("--max-p99-ms", type=float, help="fail if POST /prompt is slower than that in the slowest percent")
+    parser.add_argument("--max-p99-ms", type=float, help="fail if POST /prompt is slower than that, in the server, in the slowest percent")
     parser.add_argument("--keep-history", action="store_true", help="do not clear the history at the end")
     return parser.parse_args()
 
@@ -98,12 +98,14 @@ def post_all(port, plans, start, results):
         data = request_bytes("POST", "/prompt", [("Content-Type", "application/json")], body)
         before = time.perf_counter()
         try:
-            status, _, text = connection.exchange(data)
+            status, headers, text = connection.exchange(data)
             problem = None if status == 200 else f"{status} {text[:200]!r}"
+            # What the server itself took: reading, validation and storing, without the way there and back.
+            inside = float(headers.get("server-timing", "dur=nan").rpartition("dur=")[2]) / 1e3
         except (OSError, ValueError) as error:
             connection.close()
-            problem = repr(error)
-        answers.append((plan.id, time.perf_counter() - before, problem))
+            problem, inside = repr(error), float("nan")
+        answers.append((plan.id, time.perf_counter() - before, inside, problem))
     results.put(answers)
 
 
@@ -364,14 +366,15 @@ async def main(given):
     answers = []
     for _ in posters:
         answers += await loop.run_in_executor(None, lambda: results.get(timeout=130))
-    for prompt_id, _, problem in answers:
+    for prompt_id, _, _, problem in answers:
         if problem:
             watch.problem(f"POST /prompt of {prompt_id}: {problem}")
     judge_history(given, plans, watch)
     judge_memory(given, memory, watch)
-    latency = percentiles([taken for _, taken, problem in answers if not problem])
-    if given.max_p99_ms and latency.get("p99", 0) > given.max_p99_ms:
-        watch.problem(f"POST /prompt takes {latency['p99']:.2f} ms in the slowest percent")
+    latency = percentiles([taken for _, taken, _, problem in answers if not problem])
+    inside = percentiles([inside for _, _, inside, problem in answers if not problem])
+    if given.max_p99_ms and not inside.get("p99", 0) <= given.max_p99_ms:
+        watch.problem(f"POST /prompt takes the server {inside['p99']:.2f} ms in the slowest percent")
     return {
         "clients": given.clients,
         "prompts": given.prompts,
@@ -381,6 +384,7 @@ async def main(given):
         "events": sum(client.events for client in clients.values()),
         "statuses": sum(client.statuses for client in clients.values()),
         "post_prompt_ms": latency,
+        "post_prompt_in_server_ms": inside,
         "memory_mib": memory,
         "problem_count": watch.problem_count,
         "problems": watch.problems,

@@ -31,7 +31,7 @@ done
 
 code=0
 python3 "$here/load.py" --port "$port" --pid "$server" --clients "${CLIENTS:-200}" --prompts "${PROMPTS:-2000}" \
-    >"$out/load.json" || code=1
+    --max-p99-ms "${MAX_P99_MS:-50}" >"$out/load.json" || code=1
 cat "$out/load.json"
 python3 "$here/hostile.py" --port "$port" --pid "$server" --base "$base" --seconds "${SECONDS_HOSTILE:-60}" \
     >"$out/hostile.json" || code=1

@@ -1,10 +1,11 @@
 //! `/prompt`: how many jobs there are, and one more.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use engine::{Engine, Refused, Submission};
 use graph::{Literal, Map, Prompt};
@@ -21,25 +22,36 @@ pub(super) async fn remaining(State(app): State<Arc<App>>) -> Result<Response, R
 
 pub(super) async fn submit(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
     ask(&app, move |engine| {
-        let submission = match read(&body) {
-            Ok(submission) => submission,
-            Err(refusal) => return *refusal,
-        };
-        drop(body);
-        match engine.submit(submission) {
-            Ok(accepted) => reply::json(&json!({
-                "prompt_id": accepted.prompt_id,
-                "number": number(accepted.number),
-                "node_errors": problem::node_errors(&accepted.node_errors),
-            })),
-            Err(Refused::Invalid(rejected)) => {
-                tracing::info!("a prompt cannot run: {}: {}", rejected.error.message, rejected.error.details);
-                reply::json_with(StatusCode::BAD_REQUEST, &problem::rejected(&rejected))
-            }
-            Err(Refused::Storage(error)) => reply::failed(&error),
+        let start = Instant::now();
+        let mut response = answer(engine, body);
+        // How long it took here, apart from the way here and back: reading, validation and storing.
+        let took = format!("prompt;dur={:.3}", start.elapsed().as_secs_f64() * 1e3);
+        if let Ok(took) = HeaderValue::from_str(&took) {
+            response.headers_mut().insert(HeaderName::from_static("server-timing"), took);
         }
+        response
     })
     .await
+}
+
+fn answer(engine: &Engine, body: Bytes) -> Response {
+    let submission = match read(&body) {
+        Ok(submission) => submission,
+        Err(refusal) => return *refusal,
+    };
+    drop(body);
+    match engine.submit(submission) {
+        Ok(accepted) => reply::json(&json!({
+            "prompt_id": accepted.prompt_id,
+            "number": number(accepted.number),
+            "node_errors": problem::node_errors(&accepted.node_errors),
+        })),
+        Err(Refused::Invalid(rejected)) => {
+            tracing::info!("a prompt cannot run: {}: {}", rejected.error.message, rejected.error.details);
+            reply::json_with(StatusCode::BAD_REQUEST, &problem::rejected(&rejected))
+        }
+        Err(Refused::Storage(error)) => reply::failed(&error),
+    }
 }
 
 /// Reads what a client sends. What has the wrong type is refused here, so that nothing is guessed.
