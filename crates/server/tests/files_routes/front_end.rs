@@ -71,7 +71,15 @@ async fn templates_and_documentation() {
     assert_eq!(site.get("/templates/none.json").await.status, 404);
     assert_eq!(site.get("/docs/Canny/en.md").await.text(), "# Canny");
     assert_eq!(site.get("/docs/Canny").await.status, 404);
-    assert_eq!(Site::new().get("/templates/index.json").await.status, 404);
+    // Without templates the lists are empty, not missing: the page takes a missing one for an error.
+    let without = Site::new();
+    for (name, empty) in [("index.json", "[]"), ("index.de.json", "[]"), ("index_logo.json", "{}")] {
+        let reply = without.get(&format!("/templates/{name}")).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, empty), "{name}");
+        assert!(reply.header("content-type").starts_with("application/json"), "{name}");
+    }
+    assert_eq!(without.get("/templates/other.json").await.status, 404);
+    assert_eq!(without.get("/templates/index/a.json").await.status, 404);
 }
 
 #[tokio::test]
