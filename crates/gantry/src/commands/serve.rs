@@ -53,6 +53,8 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
     }
     tracing::info!("{} node classes; models compute on {}", catalogue.len(), studio.compute);
     let config = server_config(args, &studio.folders, logs, Arc::new(machine))?;
+    let listen = || format!("--listen {} (see --token and --no-token)", args.listen);
+    config.checked_addresses().with_context(listen)?;
     let engine = EngineConfig {
         database: Some(database),
         cache: cache_mode(&args.cache),
@@ -85,6 +87,14 @@ fn server_config(
     );
     let max_upload = (args.max_upload_size * 1024.0 * 1024.0) as usize;
     let packages = WebPackages::find(&environment::python_packages());
+    if let Some(root) = &args.front_end_root {
+        ensure!(
+            root.join("index.html").is_file(),
+            "--front-end-root {}: there is no index.html in it; give the folder \"static\" of the Python package \
+             comfyui-frontend-package",
+            root.display()
+        );
+    }
     let front_end = args.front_end_root.clone().or(packages.front_end);
     if front_end.is_none() {
         tracing::info!(
