@@ -7,7 +7,7 @@ use tensor::{Activation, Lane, Tensor, Weight};
 
 use crate::manifest::Manifest;
 use crate::model::LoadedModel;
-use crate::staged::Staged;
+use crate::staged::{Patched, Staged};
 use crate::{Error, Result, StreamStats};
 
 /// Says that a job should stop; looked at before every lease.
@@ -105,20 +105,25 @@ impl Lease<'_> {
         Ok(x.to_lane(self.lane)?)
     }
 
-    /// A weight of the block.
-    pub fn weight(&self, name: &str) -> Result<&Weight> {
-        self.find(name).ok_or_else(|| Error::NoSuchWeight {
-            model: self.session.manifest().name().to_owned(),
-            block: self.session.manifest().blocks()[self.block].name.clone(),
-            weight: name.to_owned(),
-        })
+    /// A weight of the block, with its patches.
+    pub fn weight(&self, name: &str) -> Result<Weight> {
+        self.find(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// A weight that the block may or may not have.
-    pub fn find(&self, name: &str) -> Option<&Weight> {
-        let index = self.session.manifest().index_of(name)?;
-        let start = self.session.manifest().blocks()[self.block].weights.start;
-        self.weights.get(index.checked_sub(start)?)
+    /// A weight that the block may or may not have, with its patches.
+    pub fn find(&self, name: &str) -> Result<Option<Weight>> {
+        let Some(stored) = self.stored(name) else { return Ok(None) };
+        let staged = &self.session.staged;
+        Ok(Some(match staged.patched(name) {
+            None => stored.clone(),
+            Some(Patched::Instead(weight)) => weight.as_ref().clone(),
+            Some(Patched::Beside(_)) => staged.merged(self.lane, name, stored)?,
+        }))
+    }
+
+    /// Whether the block has a weight of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.stored(name).is_some()
     }
 
     /// The linear layer `name`: its weight, its bias if it has one, and what runs beside it.
@@ -129,15 +134,28 @@ impl Lease<'_> {
     /// The linear layer `name`, then an activation.
     pub fn linear_then(&self, name: &str, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
         let weight_name = format!("{name}.weight");
-        let weight = self.weight(&weight_name)?;
-        let bias = self.find(&format!("{name}.bias"));
-        match self.session.staged.beside(&weight_name) {
-            None => Ok(x.linear_then(weight, bias, activation)?),
-            Some(beside) => {
-                let y = x.linear(weight, bias)?;
-                beside.add_to(x, &y)?;
-                Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
-            }
+        let bias = self.find(&format!("{name}.bias"))?;
+        let Some(Patched::Beside(beside)) = self.session.staged.patched(&weight_name) else {
+            return Ok(x.linear_then(&self.weight(&weight_name)?, bias.as_ref(), activation)?);
+        };
+        let stored = self.stored(&weight_name).ok_or_else(|| self.missing(&weight_name))?;
+        let y = x.linear(stored, bias.as_ref())?;
+        beside.add_to(x, &y)?;
+        Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
+    }
+
+    /// A weight as it is stored, whatever patches it has.
+    fn stored(&self, name: &str) -> Option<&Weight> {
+        let index = self.session.manifest().index_of(name)?;
+        let start = self.session.manifest().blocks()[self.block].weights.start;
+        self.weights.get(index.checked_sub(start)?)
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::NoSuchWeight {
+            model: self.session.manifest().name().to_owned(),
+            block: self.session.manifest().blocks()[self.block].name.clone(),
+            weight: name.to_owned(),
         }
     }
 }

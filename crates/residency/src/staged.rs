@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use device::{Buffer, Device, Registry, Reservation, StreamKind};
-use meta::{DType, DeviceId, DeviceKind};
+use meta::{DType, DeviceId, DeviceKind, Encoding};
 use patch::{Beside, PatchSet};
 use placement::{BlockMode, Plan};
 use tensor::{Lane, Weight};
 
 use crate::host::{self, HostBlock};
 use crate::layout::BlockLayout;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, WeightSpec};
 use crate::ring::{Ring, Source};
 use crate::{Error, Result, StreamStats};
 
@@ -21,9 +21,17 @@ pub(crate) struct Staged {
     ring: Option<Ring>,
     lanes: BTreeMap<DeviceId, Lane>,
     host: Device,
-    /// Patches of quantised weights, by weight name.
-    beside: HashMap<String, Beside>,
+    /// Patched weights whose stored form cannot hold the patches, by weight name.
+    patched: HashMap<String, Patched>,
     patches: PatchSet,
+}
+
+/// The patches of a weight that stays as it is stored.
+pub(crate) enum Patched {
+    /// They run beside the linear layer that the weight belongs to.
+    Beside(Beside),
+    /// This is used instead of the stored weight.
+    Instead(Box<Weight>),
 }
 
 /// One block's copy.
@@ -123,7 +131,7 @@ impl Staged {
             lanes.insert(block.runs_on, lane);
         }
         let host = host.clone();
-        Ok(Staged { layouts, blocks, ring, lanes, host, beside: HashMap::new(), patches: PatchSet::new() })
+        Ok(Staged { layouts, blocks, ring, lanes, host, patched: HashMap::new(), patches: PatchSet::new() })
     }
 
     /// The lane on which a block computes.
@@ -165,9 +173,14 @@ impl Staged {
         }
     }
 
-    /// What runs beside a quantised weight.
-    pub(crate) fn beside(&self, weight: &str) -> Option<&Beside> {
-        self.beside.get(weight)
+    /// What is used beside or instead of a weight as it is stored.
+    pub(crate) fn patched(&self, weight: &str) -> Option<&Patched> {
+        self.patched.get(weight)
+    }
+
+    /// A weight with its patches merged, in 32 bits.
+    pub(crate) fn merged(&self, lane: &Lane, name: &str, stored: &Weight) -> Result<Weight> {
+        merge_exactly(lane, stored, self.patches.patches(name))
     }
 
     pub(crate) fn stats(&self) -> StreamStats {
@@ -188,8 +201,9 @@ impl Staged {
         Ok(touched)
     }
 
-    /// Stages one weight again, patched: in full precision on the lane, before it goes home. A quantised
-    /// weight stays as it is and its patches are staged beside it.
+    /// Stages one weight again, patched: in full precision on the lane, before it goes home. A weight whose
+    /// stored form would lose what the lane can tell apart stays as it is: the patches of a matrix are staged
+    /// beside it, anything else is small and is patched in 32 bits.
     fn patch_weight(
         &mut self,
         manifest: &Manifest,
@@ -204,11 +218,18 @@ impl Staged {
             blocks: self.blocks.len(),
         })?;
         let list = patches.patches(&spec.name);
-        let source = || Weight::upload(lane.device(), spec.encoding, spec.shape, spec.bytes.as_ref());
-        if spec.encoding.quant().is_some() || spec.scale.is_some() {
-            match list {
-                [] => self.beside.remove(&spec.name),
-                list => self.beside.insert(spec.name.clone(), Beside::stage(&lane, list, Some(&source()?))?),
+        let source = || upload(&lane, spec);
+        if loses_patches(spec, &lane) {
+            let patched = match list {
+                [] => None,
+                list if spec.shape.rank() == 2 => {
+                    Some(Patched::Beside(Beside::stage(&lane, list, Some(&source()?))?))
+                }
+                list => Some(Patched::Instead(Box::new(merge_exactly(&lane, &source()?, list)?))),
+            };
+            match patched {
+                None => self.patched.remove(&spec.name),
+                Some(patched) => self.patched.insert(spec.name.clone(), patched),
             };
             return Ok(());
         }
@@ -246,6 +267,33 @@ impl Staged {
     }
 }
 
+/// Whether a patched weight, stored as its file stores it, would be coarser than what the lane computes in.
+fn loses_patches(spec: &WeightSpec, lane: &Lane) -> bool {
+    match spec.encoding {
+        _ if spec.scale.is_some() => true,
+        Encoding::Plain(dtype) => dtype.bytes() < lane.dtype().bytes(),
+        Encoding::Quant(_) => true,
+    }
+}
+
+/// A weight on the lane's device, from the file.
+fn upload(lane: &Lane, spec: &WeightSpec) -> Result<Weight> {
+    let weight = Weight::upload(lane.device(), spec.encoding, spec.shape, spec.bytes.as_ref())?;
+    Ok(match &spec.scale {
+        None => weight,
+        Some(scale) => {
+            let scale = Weight::upload(lane.device(), Encoding::F32, [1], scale.as_ref())?;
+            weight.scaled(scale.operand().clone())
+        }
+    })
+}
+
+/// The weight with its patches, in 32 bits.
+fn merge_exactly(lane: &Lane, weight: &Weight, patches: &[patch::Patch]) -> Result<Weight> {
+    let lane = lane.with_dtype(DType::F32)?;
+    Ok(Weight::new(patch::apply(&lane, &lane.unpack(weight)?, patches)?.operand().clone()))
+}
+
 /// Puts patched bytes, or the file's, into the source of a streamed block.
 fn change(
     source: &mut Source,
@@ -275,12 +323,12 @@ fn read(lane: &Lane, weight: &Weight) -> device::Result<Vec<u8>> {
 
 /// Weights that compute where they lie in the file.
 fn mapped_weights(manifest: &Manifest, block: usize) -> Result<Vec<Weight>> {
-    let weight = |spec: &crate::WeightSpec| {
+    let weight = |spec: &WeightSpec| {
         let weight = Weight::whole(host::over(&spec.bytes), spec.encoding, spec.shape)?;
         match &spec.scale {
             None => Ok(weight),
             Some(scale) => {
-                let scale = Weight::whole(host::over(scale), meta::Encoding::F32, [1])?;
+                let scale = Weight::whole(host::over(scale), Encoding::F32, [1])?;
                 Ok(weight.scaled(scale.operand().clone()))
             }
         }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use meta::{DeviceId, Encoding, QuantFormat};
+use meta::{DType, DeviceId, Encoding, QuantFormat};
 use placement::{BlockMode, RemotePolicy};
 use residency::{Cancel, LoadOptions, Residency};
 use support::*;
@@ -64,6 +64,31 @@ fn quantised_with_and_without_a_lora_beside() {
     identical_in(QuantFormat::Q8_0.into(), Some(0.8));
 }
 
+/// What a LoRA adds to a weight does not depend on how the file stores it.
+#[test]
+fn patches_keep_the_precision_of_the_lane() {
+    for name in ["up.weight", "up.bias"] {
+        let exact = change_of(name, Encoding::F32);
+        assert!(exact.iter().any(|change| change.abs() > 0.1), "{name}");
+        for encoding in [Encoding::BF16, DType::F8E4M3.into(), QuantFormat::Q8_0.into()] {
+            for (got, want) in change_of(name, encoding).iter().zip(&exact) {
+                assert!((got - want).abs() < 1e-6, "{name} in {encoding}: {got} instead of {want}");
+            }
+        }
+    }
+}
+
+/// The patched minus the unpatched weight of the first block.
+fn change_of(name: &str, encoding: Encoding) -> Vec<f32> {
+    let file = write_model(4, encoding);
+    let residency = Residency::new(machine(&["64mb@20gbps"]));
+    let id = load(&residency, &file, "model", "sim:0,40%;cpu,60%", residency::Retention::Default);
+    let read = || weight(&residency.open(id, &Cancel::default()).unwrap(), 0, name);
+    let plain = read();
+    residency.set_patches(id, lora(&file, &manifest(&file, "model"), 1.0)).unwrap();
+    read().iter().zip(plain).map(|(patched, plain)| patched - plain).collect()
+}
+
 #[test]
 fn a_lora_changes_the_output_and_a_change_of_strength_touches_only_its_weights() {
     for text in ["", "sim:0,40%;cpu,60%"] {
@@ -72,7 +97,7 @@ fn a_lora_changes_the_output_and_a_change_of_strength_touches_only_its_weights()
         let id = load(&residency, &file, "model", text, residency::Retention::Default);
         let manifest = manifest(&file, "model");
         let plain = run(&residency, id).unwrap();
-        let patched_weights = BLOCKS.div_ceil(3) * 2;
+        let patched_weights = BLOCKS.div_ceil(3) * 3;
         assert_eq!(residency.set_patches(id, lora(&file, &manifest, 1.0)).unwrap(), patched_weights);
         let full = run(&residency, id).unwrap();
         assert_ne!(plain, full);
@@ -92,18 +117,18 @@ fn blocks_can_be_leased_out_of_order_and_a_cancelled_session_stops() {
     let id = load(&residency, &file, "model", "sim:0,0%;cpu,100%", residency::Retention::Default);
     let cancel = Cancel::default();
     let session = residency.open(id, &cancel).unwrap();
-    let expected: Vec<_> = (0..BLOCKS).map(|i| weight(&session, i)).collect();
+    let expected: Vec<_> = (0..BLOCKS).map(|i| weight(&session, i, "up.weight")).collect();
     for i in [5, 3, 19, 0, 7, 7, 2] {
-        assert_eq!(weight(&session, i), expected[i], "block {i}");
+        assert_eq!(weight(&session, i, "up.weight"), expected[i], "block {i}");
     }
     assert!(session.lease(BLOCKS).is_err());
     cancel.cancel();
     assert!(matches!(session.lease(0), Err(residency::Error::Cancelled)));
 }
 
-fn weight(session: &residency::Session, block: usize) -> Vec<f32> {
+fn weight(session: &residency::Session, block: usize, name: &str) -> Vec<f32> {
     let lease = session.lease(block).unwrap();
-    let weight = lease.weight(&format!("blocks.{block}.up.weight")).unwrap();
+    let weight = lease.weight(&format!("blocks.{block}.{name}")).unwrap();
     assert!(lease.weight("no.such.weight").is_err());
-    lease.lane().unpack(weight).unwrap().to_vec().unwrap()
+    lease.lane().unpack(&weight).unwrap().to_vec().unwrap()
 }

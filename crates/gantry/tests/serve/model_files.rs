@@ -37,14 +37,6 @@ pub(crate) fn write_regenerated(models: &Path) {
             });
         }
     });
-    let folder = models.join("diffusion_models");
-    let file = Checkpoint::open(folder.join("flux_dev_micro.safetensors")).unwrap();
-    let mut writer = with_metadata(&file);
-    for entry in file.entries() {
-        let values = testkit::decode(entry.encoding(), file.bytes(entry)).unwrap();
-        writer = writer.values(entry.name(), DType::F32, *entry.shape(), &values).unwrap();
-    }
-    writer.write(folder.join("flux_dev_micro_f32.safetensors")).unwrap();
 }
 
 /// Writes the demo model as one checkpoint file.

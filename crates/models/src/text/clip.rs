@@ -113,7 +113,7 @@ impl Clip {
         }
         let lease = session.lease(0)?;
         let words = batch.embed(&lease, weights::TOKENS, options.embeddings)?;
-        let positions = lease.lane().unpack(lease.weight(weights::POSITIONS)?)?.slice(0, 0, batch.len)?;
+        let positions = lease.lane().unpack(&lease.weight(weights::POSITIONS)?)?.slice(0, 0, batch.len)?;
         Ok(words.add(&positions)?)
     }
 
@@ -145,7 +145,7 @@ impl Clip {
 fn norm(lease: &Lease<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
     let weight = lease.weight(&format!("{name}.weight"))?;
     let bias = lease.weight(&format!("{name}.bias"))?;
-    Ok(x.layer_norm(Some(weight), Some(bias), NORM_EPS)?)
+    Ok(x.layer_norm(Some(&weight), Some(&bias), NORM_EPS)?)
 }
 
 fn final_norm(lease: &Lease<'_>, x: &Tensor) -> Result<Tensor> {
@@ -155,11 +155,11 @@ fn final_norm(lease: &Lease<'_>, x: &Tensor) -> Result<Tensor> {
 /// Into the space that CLIP shares with images, if the file has the way there. OpenCLIP keeps the matrix
 /// with its rows for the inputs.
 fn project(lease: &Lease<'_>, pooled: &Tensor) -> Result<Tensor> {
-    if lease.find(weights::PROJECTION).is_some() {
+    if lease.has(weights::PROJECTION) {
         return Ok(lease.linear("text_projection", pooled)?);
     }
-    match lease.find(weights::OPEN_PROJECTION) {
-        Some(matrix) => Ok(pooled.matmul(&lease.lane().unpack(matrix)?, 1.0)?),
+    match lease.find(weights::OPEN_PROJECTION)? {
+        Some(matrix) => Ok(pooled.matmul(&lease.lane().unpack(&matrix)?, 1.0)?),
         None => Ok(pooled.clone()),
     }
 }

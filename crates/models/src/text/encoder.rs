@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use checkpoint::Checkpoint;
 use residency::{Lease, Manifest, Session};
-use tensor::{Lane, Tensor};
+use tensor::{Lane, Tensor, Weight};
 
 use super::clip::Clip;
 use super::t5::T5;
@@ -193,7 +193,8 @@ impl Batch {
             Symbol::Embedding { .. } => 0,
         };
         let ids: Vec<i32> = self.rows.iter().flatten().map(id).collect();
-        let entries = lease.weight(name)?.dims()[0];
+        let table = lease.weight(name)?;
+        let entries = table.dims()[0];
         if let Some(id) = ids.iter().find(|id| **id as usize >= entries) {
             return Err(Error::Input {
                 what: "a token",
@@ -202,7 +203,7 @@ impl Batch {
             });
         }
         let ids = lease.lane().ids([self.rows.len(), self.len], &ids)?;
-        let x = look_up(lease, name, &ids)?;
+        let x = look_up(lease, &table, &ids)?;
         for (row, tokens) in self.rows.iter().enumerate() {
             for (i, token) in tokens.iter().enumerate() {
                 if let Symbol::Embedding { name, row: vector } = &token.symbol {
@@ -244,8 +245,7 @@ impl Batch {
 }
 
 /// Rows of a table for ids of any shape, whatever the table is stored as.
-pub(super) fn look_up(lease: &Lease<'_>, name: &str, ids: &Tensor) -> Result<Tensor> {
-    let table = lease.weight(name)?;
+pub(super) fn look_up(lease: &Lease<'_>, table: &Weight, ids: &Tensor) -> Result<Tensor> {
     let rows = lease.lane().embedding(table, ids)?;
     match table.scale() {
         None => Ok(rows),

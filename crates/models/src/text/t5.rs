@@ -89,7 +89,7 @@ impl T5 {
         }
         let lease = session.lease(1 + self.config.layers)?;
         let weight = lease.weight(weights::LAST_NORM)?;
-        let hidden = lease.bring(&x)?.rms_norm(Some(weight), NORM_EPS)?;
+        let hidden = lease.bring(&x)?.rms_norm(Some(&weight), NORM_EPS)?;
         probe.show(format_args!("final_layer_norm"), &hidden);
         Ok(Outputs { hidden, pooled: None })
     }
@@ -105,7 +105,7 @@ impl T5 {
         let name = |module: &str| format!("encoder.block.{i}.layer.{module}");
         let (batch, len) = (x.dim(0), x.dim(1));
         let T5Config { heads, inner, .. } = self.config;
-        let normed = x.rms_norm(Some(lease.weight(&name("0.layer_norm.weight"))?), NORM_EPS)?;
+        let normed = x.rms_norm(Some(&lease.weight(&name("0.layer_norm.weight"))?), NORM_EPS)?;
         probe.show(format_args!("block.{i}.layer.0.layer_norm"), &normed);
         let mut parts = Vec::with_capacity(3);
         for module in ["q", "k", "v"] {
@@ -119,7 +119,7 @@ impl T5 {
         probe.show(format_args!("block.{i}.layer.0.SelfAttention.0"), &attended);
         let x = x.add(&attended)?;
         probe.show(format_args!("block.{i}.layer.0.0"), &x);
-        let normed = x.rms_norm(Some(lease.weight(&name("1.layer_norm.weight"))?), NORM_EPS)?;
+        let normed = x.rms_norm(Some(&lease.weight(&name("1.layer_norm.weight"))?), NORM_EPS)?;
         probe.show(format_args!("block.{i}.layer.1.layer_norm"), &normed);
         let gate = lease.linear(&name("1.DenseReluDense.wi_0"), &normed)?;
         probe.show(format_args!("block.{i}.layer.1.DenseReluDense.wi_0"), &gate);
@@ -139,7 +139,8 @@ impl T5 {
             .map(|(query, key)| bucket(key as i64 - query as i64, self.config.buckets))
             .collect();
         let ids = lease.lane().ids([len, len], &buckets)?;
-        let table = format!("encoder.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight");
+        let name = format!("encoder.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight");
+        let table = lease.weight(&name)?;
         let scores = look_up(lease, &table, &ids)?.permute(&[2, 0, 1])?.reshape([1, heads, len, len])?;
         if !masked {
             return Ok(scores.contiguous()?);

@@ -161,7 +161,7 @@ pub(crate) fn run(residency: &Residency, id: ModelId) -> residency::Result<Vec<f
     forward(&residency.open(id, &Cancel::default())?, &input())
 }
 
-/// A LoRA for the test model: rank 4 on every third block.
+/// A LoRA for the test model: rank 4 on every third block, and a change of its bias.
 pub(crate) fn lora(file: &ModelFile, manifest: &Manifest, strength: f64) -> PatchSet {
     let path = file.dir.path().join("lora.safetensors");
     if !path.exists() {
@@ -188,6 +188,9 @@ pub(crate) fn lora(file: &ModelFile, manifest: &Manifest, strength: f64) -> Patc
                     )
                     .unwrap();
             }
+            let bias = random_normal(9000 + i as u64, INNER);
+            let key = format!("diffusion_model.blocks.{i}.up.diff_b");
+            writer = writer.values(key, Encoding::F32, [INNER].into(), &bias).unwrap();
         }
         writer.write(&path).unwrap();
     }

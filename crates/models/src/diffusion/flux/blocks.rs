@@ -246,7 +246,7 @@ fn split_heads(
         |i: usize| -> Result<Tensor> { Ok(qkv.slice(2, i * config.hidden, config.hidden)?.reshape(shape)?) };
     let mut turned = |i: usize, name: &str| -> Result<Tensor> {
         let name = format!("{norm}.{name}");
-        let x = part(i)?.rms_norm(Some(lease.weight(&format!("{name}.scale"))?), NORM_EPS)?;
+        let x = part(i)?.rms_norm(Some(&lease.weight(&format!("{name}.scale"))?), NORM_EPS)?;
         probe.show(format_args!("{name}"), &x);
         Ok(x.rope(&rotation.cos, &rotation.sin, RopeLayout::Interleaved)?)
     };

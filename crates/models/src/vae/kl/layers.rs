@@ -136,10 +136,10 @@ impl Layers<'_> {
 
     fn norm(&self, name: &str, x: &Tensor) -> Result<Tensor> {
         let weight = self.lease.weight(&format!("{name}.weight"))?;
-        let bias = self.lease.find(&format!("{name}.bias"));
+        let bias = self.lease.find(&format!("{name}.bias"))?;
         // Small models have fewer channels than the usual number of groups.
         let groups = GROUPS.min(x.dim(1));
-        Ok(x.group_norm(groups, Some(weight), bias, NORM_EPS)?)
+        Ok(x.group_norm(groups, Some(&weight), bias.as_ref(), NORM_EPS)?)
     }
 
     /// A convolution of stride 1 with this border.
@@ -149,12 +149,13 @@ impl Layers<'_> {
 
     fn convolve(&self, name: &str, x: &Tensor, shape: &ConvolutionShape) -> Result<Tensor> {
         let weight = self.lease.weight(&format!("{name}.weight"))?;
-        Ok(x.convolution(weight, self.lease.find(&format!("{name}.bias")), shape)?)
+        let bias = self.lease.find(&format!("{name}.bias"))?;
+        Ok(x.convolution(&weight, bias.as_ref(), shape)?)
     }
 
     /// A product over channels, if the file has it.
     fn optional_product(&self, name: &str, x: &Tensor) -> Result<Tensor> {
-        if self.lease.find(&format!("{name}.weight")).is_none() {
+        if !self.lease.has(&format!("{name}.weight")) {
             return Ok(x.clone());
         }
         self.convolution(name, x, 0)
