@@ -17,6 +17,7 @@ use nodes::studio::{PreviewMethod, Settings};
 use nodes::value::{Array, Conditioning, Entry, Mask};
 use nodes::{Folders, Studio};
 use sampling::Latent;
+use tensor::{Lane, Weight};
 use testkit::{Manifest, SafetensorsWriter, ScratchDir};
 
 /// The model files that the workflows name.
@@ -98,7 +99,8 @@ impl Bench {
                 scope.spawn(move || Manifest::bundled(name).unwrap().write_to(models).unwrap());
             }
         });
-        write_variants(&models.join("diffusion_models"));
+        write_filling(&models.join("diffusion_models"));
+        write_rounded(&models.join("diffusion_models"));
         let input = folder.path().join("input");
         std::fs::create_dir_all(&input).unwrap();
         for picture in ["image.png", "mask.png"] {
@@ -178,7 +180,7 @@ impl Bench {
 }
 
 /// The small model as one that fills masks.
-fn write_variants(folder: &Path) {
+fn write_filling(folder: &Path) {
     let file = checkpoint::Checkpoint::open(folder.join("flux_dev_micro.safetensors")).unwrap();
     let mut writer = SafetensorsWriter::new();
     for key in file.metadata().keys() {
@@ -196,6 +198,23 @@ fn write_variants(folder: &Path) {
         }
     }
     writer.write(folder.join("flux_fill_micro.safetensors")).unwrap();
+}
+
+/// The quantised model unpacked, with every value rounded to 16 bits.
+fn write_rounded(folder: &Path) {
+    let file = checkpoint::Checkpoint::open(folder.join("flux_dev_micro-Q8_0.gguf")).unwrap();
+    let machine = host();
+    let lane = Lane::new(machine.get(DeviceId::CPU).unwrap(), DType::F32).unwrap();
+    let sizes = "gantry_unet_config";
+    let mut writer = SafetensorsWriter::new().metadata(sizes, file.metadata().str(sizes).unwrap());
+    for entry in file.entries() {
+        let weight =
+            Weight::upload(lane.device(), entry.encoding(), *entry.shape(), file.bytes(entry)).unwrap();
+        let values = lane.unpack(&weight).unwrap().to_vec().unwrap();
+        let stored = if entry.encoding().quant().is_some() { DType::F16 } else { DType::F32 };
+        writer = writer.values(entry.name(), stored, *entry.shape(), &values).unwrap();
+    }
+    writer.write(folder.join("flux_dev_micro-rounded.safetensors")).unwrap();
 }
 
 /// Keeps events, and ends the job after some steps.
