@@ -55,6 +55,8 @@ pub(crate) struct Context {
     failure: Mutex<Option<Error>>,
     /// Events kept for reuse.
     events: Mutex<Vec<Spare>>,
+    /// The same, of those that know when they were reached.
+    timed_events: Mutex<Vec<Spare>>,
 }
 
 struct Spare(CUevent);
@@ -81,6 +83,7 @@ impl Context {
             properties,
             failure: Mutex::default(),
             events: Mutex::default(),
+            timed_events: Mutex::default(),
         })
     }
 
@@ -136,23 +139,38 @@ impl Context {
     }
 
     /// Records an event at the end of a stream of this context, which must be current.
-    pub(crate) fn record(self: &Arc<Context>, stream: CUstream) -> Result<EventHandle> {
-        let spare = lock(&self.events).pop();
+    pub(crate) fn record(self: &Arc<Context>, stream: CUstream, kind: EventKind) -> Result<EventHandle> {
+        let spare = lock(self.spare(kind)).pop();
         let raw = match spare {
             Some(Spare(raw)) => raw,
-            None => self.check("creating an event", self.driver.create_event(false))?,
+            None => self.check("creating an event", self.driver.create_event(kind == EventKind::Timed))?,
         };
-        let handle = EventHandle { context: Arc::clone(self), raw };
+        let handle = EventHandle { context: Arc::clone(self), raw, kind };
         self.check("recording an event", self.driver.record(raw, stream))?;
         Ok(handle)
     }
+
+    fn spare(&self, kind: EventKind) -> &Mutex<Vec<Spare>> {
+        match kind {
+            EventKind::Plain => &self.events,
+            EventKind::Timed => &self.timed_events,
+        }
+    }
+}
+
+/// Whether an event knows when it was reached, which costs the card a little.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    Plain,
+    Timed,
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         // Nobody is left to be told about an error here.
         let _ = self.driver.set_current(self.raw);
-        for Spare(event) in lock(&self.events).drain(..) {
+        let spare = [&self.events, &self.timed_events];
+        for Spare(event) in spare.into_iter().flat_map(|list| std::mem::take(&mut *lock(list))) {
             let _ = self.driver.destroy_event(event);
         }
         let _ = if self.primary {
@@ -167,6 +185,7 @@ impl Drop for Context {
 pub(crate) struct EventHandle {
     context: Arc<Context>,
     raw: CUevent,
+    kind: EventKind,
 }
 
 // SAFETY: an event is a handle that the driver lets any thread use.
@@ -184,6 +203,17 @@ impl EventHandle {
         self.context.check("the work before an event", self.context.driver.event_done(self.raw))
     }
 
+    /// Seconds from another event to this one, if both know their time and are of one context.
+    pub(crate) fn seconds_since(&self, earlier: &EventHandle) -> Result<Option<f64>> {
+        let timed = self.kind == EventKind::Timed && earlier.kind == EventKind::Timed;
+        let same = Arc::ptr_eq(&self.context, &earlier.context);
+        if !timed || !same || !earlier.is_done()? || !self.is_done()? {
+            return Ok(None);
+        }
+        let elapsed = self.context.driver.elapsed_ms(earlier.raw, self.raw);
+        Ok(Some(f64::from(self.context.check("timing work", elapsed)?) / 1e3))
+    }
+
     pub(crate) fn wait(&self) -> Result<()> {
         self.context.enter()?;
         self.context.check("the work before an event", self.context.driver.event_wait(self.raw))
@@ -192,7 +222,7 @@ impl EventHandle {
 
 impl Drop for EventHandle {
     fn drop(&mut self) {
-        lock(&self.context.events).push(Spare(self.raw));
+        lock(self.context.spare(self.kind)).push(Spare(self.raw));
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUevent;
 use device::{Buffer, Error, Memory, Result, Span};
 use meta::{DType, DeviceId};
 
 use crate::blas::{Epilogue, Matrix, Places, Prepared, Product, WORKSPACE_BYTES};
-use crate::context::Context;
 use crate::memory::{DeviceMemory, PinnedMemory};
 use crate::pool::Pool;
 use crate::stream::Queue;
@@ -108,38 +106,10 @@ impl CudaBackend {
 
     /// The card's own time for what `work` queues, in seconds.
     fn seconds(&self, queue: &Queue, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-        let context = queue.context();
-        context.enter()?;
-        let (start, end) = (TimedEvent::new(context)?, TimedEvent::new(context)?);
-        start.record(queue)?;
+        let start = queue.record_timed()?;
         work()?;
-        end.record(queue)?;
+        let end = queue.record_timed()?;
         queue.synchronize()?;
-        let elapsed = context.driver().elapsed_ms(start.raw, end.raw);
-        Ok(f64::from(context.check("timing work", elapsed)?) / 1e3)
-    }
-}
-
-/// An event that knows when it happened.
-struct TimedEvent {
-    context: Arc<Context>,
-    raw: CUevent,
-}
-
-impl TimedEvent {
-    fn new(context: &Arc<Context>) -> Result<TimedEvent> {
-        let raw = context.check("creating an event", context.driver().create_event(true))?;
-        Ok(TimedEvent { context: Arc::clone(context), raw })
-    }
-
-    fn record(&self, queue: &Queue) -> Result<()> {
-        self.context.enter()?;
-        self.context.check("recording an event", self.context.driver().record(self.raw, queue.raw()))
-    }
-}
-
-impl Drop for TimedEvent {
-    fn drop(&mut self) {
-        self.context.leave("destroying an event", |driver| driver.destroy_event(self.raw));
+        Ok(end.seconds_since(&start)?.unwrap_or(f64::NAN))
     }
 }

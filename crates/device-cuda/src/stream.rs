@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::CUstream;
 use device::{Buffer, Error, Event, EventBackend, OpCall, Result, Span, StreamBackend};
 
-use crate::context::{Context, EventHandle, lock};
+use crate::context::{Context, EventHandle, EventKind, lock};
 use crate::kernel::Launch;
 use crate::memory::DeviceMemory;
 use crate::pool::Mark;
@@ -45,7 +45,13 @@ impl Queue {
     /// An event at the end of what is queued now.
     pub(crate) fn record(&self) -> Result<EventHandle> {
         self.context.enter()?;
-        self.context.record(self.raw)
+        self.context.record(self.raw, EventKind::Plain)
+    }
+
+    /// The same with an event that will know when it was reached.
+    pub(crate) fn record_timed(&self) -> Result<EventHandle> {
+        self.context.enter()?;
+        self.context.record(self.raw, EventKind::Timed)
     }
 
     /// The same as a mark on a block of memory.
@@ -145,6 +151,11 @@ impl StreamBackend for CudaStream {
         Ok(Event::new(Arc::new(CudaEvent(self.queue.record()?))))
     }
 
+    fn record_timed(&self) -> Result<Event> {
+        self.reap()?;
+        Ok(Event::new(Arc::new(CudaEvent(self.queue.record_timed()?))))
+    }
+
     fn wait(&self, event: &Event) -> Result<()> {
         match event.backend().as_any().downcast_ref::<CudaEvent>() {
             Some(CudaEvent(own)) => self.queue.wait_event(own),
@@ -180,6 +191,13 @@ impl EventBackend for CudaEvent {
 
     fn wait(&self) -> Result<()> {
         self.0.wait()
+    }
+
+    fn seconds_since(&self, earlier: &Event) -> Result<Option<f64>> {
+        match earlier.backend().as_any().downcast_ref::<CudaEvent>() {
+            Some(CudaEvent(earlier)) => self.0.seconds_since(earlier),
+            None => Ok(None),
+        }
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -53,6 +53,9 @@ pub trait StreamBackend: Send + Sync {
     /// Marks this point of the queue.
     fn record(&self) -> Result<Event>;
 
+    /// Marks this point of the queue with an event that will know when it was reached.
+    fn record_timed(&self) -> Result<Event>;
+
     /// Makes later work of this queue wait for an event of any device.
     fn wait(&self, event: &Event) -> Result<()>;
 
@@ -67,6 +70,10 @@ pub trait EventBackend: Send + Sync {
 
     /// Blocks until the work before it is done; an error of that work is returned.
     fn wait(&self) -> Result<()>;
+
+    /// Seconds from another event to this one by the device's clock. None unless both are timed, done, and of
+    /// the same clock.
+    fn seconds_since(&self, earlier: &Event) -> Result<Option<f64>>;
 
     /// For backends to recognise their own.
     fn as_any(&self) -> &dyn Any;

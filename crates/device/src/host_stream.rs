@@ -5,6 +5,7 @@ use std::any::Any;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::backend::{EventBackend, StreamBackend, StreamKind};
 use crate::{Event, OpCall, Result, Span};
@@ -83,6 +84,11 @@ impl StreamBackend for HostStream {
             Some(worker) => worker.send(Command::Record(Arc::clone(&event)))?,
         }
         Ok(Event::new(event))
+    }
+
+    fn record_timed(&self) -> Result<Event> {
+        // Every event of the host notes its time.
+        self.record()
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
@@ -164,30 +170,39 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A point in a host stream.
 #[derive(Default)]
 struct HostEvent {
-    outcome: Mutex<Option<Result<()>>>,
+    outcome: Mutex<Option<(Instant, Result<()>)>>,
     finished: Condvar,
 }
 
 impl HostEvent {
     fn finish(&self, outcome: Result<()>) {
-        *lock(&self.outcome) = Some(outcome);
+        *lock(&self.outcome) = Some((Instant::now(), outcome));
         self.finished.notify_all();
     }
 }
 
 impl EventBackend for HostEvent {
     fn is_done(&self) -> Result<bool> {
-        lock(&self.outcome).clone().map_or(Ok(false), |outcome| outcome.map(|()| true))
+        lock(&self.outcome).clone().map_or(Ok(false), |(_, outcome)| outcome.map(|()| true))
     }
 
     fn wait(&self) -> Result<()> {
         let mut outcome = lock(&self.outcome);
         loop {
-            if let Some(done) = &*outcome {
+            if let Some((_, done)) = &*outcome {
                 return done.clone();
             }
             outcome = self.finished.wait(outcome).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn seconds_since(&self, earlier: &Event) -> Result<Option<f64>> {
+        let time = |event: &HostEvent| lock(&event.outcome).as_ref().map(|(time, _)| *time);
+        let earlier = earlier.backend().as_any().downcast_ref::<HostEvent>().and_then(time);
+        Ok(earlier.zip(time(self)).map(|(earlier, later)| match later.checked_duration_since(earlier) {
+            Some(since) => since.as_secs_f64(),
+            None => -earlier.duration_since(later).as_secs_f64(),
+        }))
     }
 
     fn as_any(&self) -> &dyn Any {

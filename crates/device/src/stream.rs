@@ -74,6 +74,11 @@ impl Stream {
         self.queue.record()
     }
 
+    /// Marks this point of the queue with an event that will know when it was reached.
+    pub fn record_timed(&self) -> Result<Event> {
+        self.queue.record_timed()
+    }
+
     /// Makes later work of this queue wait for an event of any device.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.queue.wait(event)
@@ -121,6 +126,12 @@ impl Event {
     /// Blocks until the work before it is done; an error of that work is returned.
     pub fn wait(&self) -> Result<()> {
         self.0.wait()
+    }
+
+    /// Seconds from another event to this one by the device's clock. None unless both are timed, done, and of
+    /// the same clock.
+    pub fn seconds_since(&self, earlier: &Event) -> Result<Option<f64>> {
+        self.0.seconds_since(earlier)
     }
 
     /// The backend's own event.

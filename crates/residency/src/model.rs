@@ -13,7 +13,7 @@ use placement::Plan;
 use crate::manifest::Manifest;
 use crate::retention::Retention;
 use crate::staged::{self, Staged};
-use crate::{Error, Result, StreamStats};
+use crate::{Error, Result, StepProfile, StreamStats};
 
 /// A loaded model's name in the registry. It is never given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +47,8 @@ pub struct ModelReport {
     pub last_used: SystemTime,
     /// What streaming did since the copies were made.
     pub stats: StreamStats,
+    /// Where the time of its latest step went, if it has made one.
+    pub profile: Option<StepProfile>,
 }
 
 /// A model in the registry.
@@ -187,6 +189,7 @@ impl LoadedModel {
             staged: state.staged.is_some(),
             last_used: state.last_used,
             stats: state.staged.as_ref().map(|staged| staged.stats()).unwrap_or_default(),
+            profile: state.staged.as_ref().and_then(|staged| staged.recorder().latest()),
         }
     }
 

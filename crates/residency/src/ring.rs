@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use device::{Buffer, Device, Error, Event, Result, Stream, StreamKind};
 
 use crate::host::HostBlock;
+use crate::profile::CopyMarks;
 
 /// Where a streamed block comes from.
 pub(crate) enum Source {
@@ -52,6 +53,8 @@ struct Slot {
     /// Position in the order of use of the block it holds.
     holds: Option<usize>,
     arrived: Option<Event>,
+    /// The marks of its latest copy.
+    copy: Option<CopyMarks>,
     last_use: Option<Event>,
     leases: usize,
     /// The session in which its copy was started.
@@ -170,6 +173,11 @@ impl Ring {
         self.lock().stats
     }
 
+    /// The copy that brought the block in a slot.
+    pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
+        self.lock().slots[slot].copy.clone()
+    }
+
     /// Starts copies of the blocks after `position`, as far as slots are free for them. A copy that cannot
     /// be started now is started again when its block is leased, and fails there if it must.
     fn run_ahead(&self, state: &mut State, position: usize) {
@@ -193,7 +201,8 @@ impl Ring {
             self.copies.wait(&last_use)?;
         }
         let target = &self.slots[slot];
-        stats.bytes += match &sources[position] {
+        let begin = self.copies.record_timed()?;
+        let bytes = match &sources[position] {
             Source::Host(block) => block.copy_to(&self.copies, target)?,
             Source::Donor(buffer) => {
                 self.copies.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
@@ -201,7 +210,10 @@ impl Ring {
             }
         };
         stats.copies += 1;
-        slots[slot].arrived = Some(self.copies.record()?);
+        stats.bytes += bytes;
+        let end = self.copies.record_timed()?;
+        slots[slot].arrived = Some(end.clone());
+        slots[slot].copy = Some(CopyMarks { begin, end, bytes });
         slots[slot].holds = Some(position);
         slots[slot].session = *session;
         Ok(())

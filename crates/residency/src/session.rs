@@ -68,7 +68,10 @@ impl Session {
             return Err(Error::Cancelled);
         }
         let lane = self.lane_of(block)?;
+        let wanted = lane.stream().record_timed()?;
         let (weights, slot) = self.staged.acquire(self.manifest(), block)?;
+        let copy = slot.and_then(|slot| self.staged.copy_marks(slot));
+        self.staged.recorder().lease(block, lane.stream(), wanted, copy)?;
         Ok(Lease { session: self, block, lane, weights, slot })
     }
 
@@ -160,8 +163,15 @@ impl Lease<'_> {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.staged.recorder().end_step();
+    }
+}
+
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
+        self.session.staged.recorder().release(self.block, self.lane.stream());
         if let Some(slot) = self.slot {
             self.session.staged.release(slot);
         }

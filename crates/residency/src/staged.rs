@@ -11,6 +11,7 @@ use tensor::{Lane, Weight};
 use crate::host::{self, HostBlock};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
+use crate::profile::{CopyMarks, Recorder};
 use crate::ring::{Ring, Source};
 use crate::{Error, Result, StreamStats};
 
@@ -24,6 +25,7 @@ pub(crate) struct Staged {
     /// Patched weights whose stored form cannot hold the patches, by weight name.
     patched: HashMap<String, Patched>,
     patches: PatchSet,
+    recorder: Recorder,
 }
 
 /// The patches of a weight that stays as it is stored.
@@ -131,7 +133,8 @@ impl Staged {
             lanes.insert(block.runs_on, lane);
         }
         let host = host.clone();
-        Ok(Staged { layouts, blocks, ring, lanes, host, patched: HashMap::new(), patches: PatchSet::new() })
+        let (patched, patches, recorder) = (HashMap::new(), PatchSet::new(), Recorder::default());
+        Ok(Staged { layouts, blocks, ring, lanes, host, patched, patches, recorder })
     }
 
     /// The lane on which a block computes.
@@ -157,6 +160,16 @@ impl Staged {
                 blocks: self.blocks.len(),
             }),
         }
+    }
+
+    /// The marks of its steps.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The copy that brought the block in a slot.
+    pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
+        self.ring.as_ref().and_then(|ring| ring.copy_marks(slot))
     }
 
     /// A session begins.

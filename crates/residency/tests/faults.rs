@@ -132,6 +132,10 @@ impl StreamBackend for FaultyStream {
         self.inner.record()
     }
 
+    fn record_timed(&self) -> device::Result<Event> {
+        self.inner.record_timed()
+    }
+
     fn wait(&self, event: &Event) -> device::Result<()> {
         self.inner.wait(event)
     }

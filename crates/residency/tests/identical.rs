@@ -132,3 +132,36 @@ fn weight(session: &residency::Session, block: usize, name: &str) -> Vec<f32> {
     assert!(lease.weight("no.such.weight").is_err());
     lease.lane().unpack(&weight).unwrap().to_vec().unwrap()
 }
+
+/// A step over a slow link waits for copies, and the profile says so; a resident one does not.
+#[test]
+fn a_profile_tells_where_a_step_s_time_went() {
+    let file = write_model(5, Encoding::F32);
+    let profile_of = |text: &str| {
+        let residency = Residency::new(machine(&["64mb@0.05gbps"]));
+        let id = load(&residency, &file, "model", text, residency::Retention::Default);
+        let began = std::time::Instant::now();
+        let _ = run(&residency, id).unwrap();
+        let _ = run(&residency, id).unwrap();
+        let report = residency.models().into_iter().find(|model| model.id == id).unwrap();
+        (report.profile.unwrap(), began.elapsed().as_secs_f64())
+    };
+    let (resident, _) = profile_of("");
+    assert_eq!(resident.blocks.len(), BLOCKS);
+    assert!(resident.blocks.iter().all(|block| block.copy.is_none() && block.compute > 0.0));
+
+    let (streamed, elapsed) = profile_of("sim:0,0%;cpu,100%");
+    let bytes: u64 = streamed.blocks.iter().map(|block| block.copy.unwrap().bytes).sum();
+    let copying: f64 = streamed.blocks.iter().map(|block| block.copy.unwrap().seconds).sum();
+    let stalled: f64 = streamed.blocks.iter().map(|block| block.stall).sum();
+    assert!(bytes > (BLOCKS * 2 * WIDTH * INNER * 4) as u64);
+    // Every byte takes its time over the link, and most of that is waited for.
+    assert!(copying > bytes as f64 / 0.05e9 * 0.9, "{copying} s for {bytes} bytes");
+    assert!(stalled > 0.5 * streamed.seconds, "{stalled} of {} s", streamed.seconds);
+    assert!(streamed.seconds < elapsed);
+    for (block, next) in streamed.blocks.iter().zip(&streamed.blocks[1..]) {
+        let copy = block.copy.unwrap();
+        assert!(copy.begin + copy.seconds <= block.begin + block.stall + 1e-3, "{block:?}");
+        assert!(block.begin + block.stall + block.compute <= next.begin + 1e-9, "{block:?} {next:?}");
+    }
+}

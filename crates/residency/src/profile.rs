@@ -1,0 +1,182 @@
+//! Where the time of a step went, block by block: computing, copying, waiting for copies.
+//!
+//! Marks are put into the streams as blocks are leased and copied; the devices note the times themselves, so nothing
+//! waits. They are read when someone asks.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use device::{Event, Result, Stream};
+use meta::DeviceId;
+
+/// One step of a model, as its devices timed it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepProfile {
+    /// From the first block's lease to the last block's end.
+    pub seconds: f64,
+    /// In order of use.
+    pub blocks: Vec<BlockProfile>,
+}
+
+/// One block's part of a step. Times are in seconds from the step's start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockProfile {
+    /// The block's number.
+    pub block: usize,
+    /// Where it computed.
+    pub device: DeviceId,
+    /// When its turn came.
+    pub begin: f64,
+    /// How long the device waited for its weights.
+    pub stall: f64,
+    /// How long it computed.
+    pub compute: f64,
+    /// The copy that brought its weights, if it is streamed.
+    pub copy: Option<CopyProfile>,
+}
+
+/// One block's copy into a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyProfile {
+    /// When it began, before the step's start if it was brought in the step before.
+    pub begin: f64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Bytes that moved.
+    pub bytes: u64,
+}
+
+/// The marks of one copy.
+#[derive(Clone)]
+pub(crate) struct CopyMarks {
+    pub(crate) begin: Event,
+    pub(crate) end: Event,
+    pub(crate) bytes: u64,
+}
+
+/// The marks of one block in a step.
+struct BlockMarks {
+    block: usize,
+    device: DeviceId,
+    wanted: Event,
+    ready: Event,
+    done: Option<Event>,
+    copy: Option<CopyMarks>,
+}
+
+/// Collects the marks of steps as they pass.
+#[derive(Default)]
+pub(crate) struct Recorder(Mutex<Steps>);
+
+#[derive(Default)]
+struct Steps {
+    current: Vec<BlockMarks>,
+    /// The latest that ended, and the one before it: the device may still be working on the latest.
+    ended: [Vec<BlockMarks>; 2],
+}
+
+impl Recorder {
+    /// A block was leased; blocks of a step come in order, so a smaller one begins the next step.
+    pub(crate) fn lease(
+        &self,
+        block: usize,
+        stream: &Stream,
+        wanted: Event,
+        copy: Option<CopyMarks>,
+    ) -> Result<()> {
+        let ready = stream.record_timed()?;
+        let mut steps = self.lock();
+        if steps.current.last().is_some_and(|last| block <= last.block) {
+            steps.end();
+        }
+        steps.current.push(BlockMarks { block, device: stream.device(), wanted, ready, done: None, copy });
+        Ok(())
+    }
+
+    /// A block's work has been queued.
+    pub(crate) fn release(&self, block: usize, stream: &Stream) {
+        // A stream that failed tells it to the next call; a profile can do without a mark.
+        let Ok(done) = stream.record_timed() else { return };
+        let mut steps = self.lock();
+        if let Some(marks) = steps.current.iter_mut().rev().find(|marks| marks.block == block) {
+            marks.done = Some(done);
+        }
+    }
+
+    /// No more blocks of this step will come.
+    pub(crate) fn end_step(&self) {
+        self.lock().end();
+    }
+
+    /// The latest step that the devices have done.
+    pub(crate) fn latest(&self) -> Option<StepProfile> {
+        let steps = self.lock();
+        steps.ended.iter().find_map(|step| read(step).ok().flatten())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Steps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Steps {
+    fn end(&mut self) {
+        if !self.current.is_empty() {
+            let [latest, before] = &mut self.ended;
+            std::mem::swap(latest, before);
+            *latest = std::mem::take(&mut self.current);
+        }
+    }
+}
+
+/// The times of a step; none before all of it is done.
+fn read(step: &[BlockMarks]) -> Result<Option<StepProfile>> {
+    // Each device has its own clock. Its zero is its first block, which could not begin before the block before it,
+    // on another device, had ended.
+    let mut zeros: Vec<(DeviceId, &Event, f64)> = Vec::new();
+    let mut blocks = Vec::with_capacity(step.len());
+    let mut end = 0.0_f64;
+    for marks in step {
+        let Some(done) = &marks.done else { return Ok(None) };
+        let zero = match zeros.iter().find(|(device, ..)| *device == marks.device) {
+            Some(zero) => *zero,
+            None => {
+                let zero = match zeros.first() {
+                    None => (marks.device, &marks.wanted, 0.0),
+                    Some((_, first, _)) => match marks.wanted.seconds_since(first)? {
+                        Some(seconds) => (marks.device, &marks.wanted, seconds),
+                        None => (marks.device, &marks.wanted, end),
+                    },
+                };
+                zeros.push(zero);
+                zero
+            }
+        };
+        let since = |event: &Event| -> Result<Option<f64>> {
+            Ok(event.seconds_since(zero.1)?.map(|seconds| seconds + zero.2))
+        };
+        let (Some(begin), Some(ready), Some(done)) =
+            (since(&marks.wanted)?, since(&marks.ready)?, since(done)?)
+        else {
+            return Ok(None);
+        };
+        let copy = match &marks.copy {
+            None => None,
+            Some(copy) => match (since(&copy.begin)?, since(&copy.end)?) {
+                (Some(begin), Some(end)) => {
+                    Some(CopyProfile { begin, seconds: end - begin, bytes: copy.bytes })
+                }
+                _ => None,
+            },
+        };
+        end = done;
+        blocks.push(BlockProfile {
+            block: marks.block,
+            device: marks.device,
+            begin,
+            stall: (ready - begin).max(0.0),
+            compute: (done - ready).max(0.0),
+            copy,
+        });
+    }
+    Ok((!blocks.is_empty()).then_some(StepProfile { seconds: end, blocks }))
+}
