@@ -50,6 +50,8 @@ pub enum Role {
     Text,
     /// Turns latents into images and back.
     Autoencoder,
+    /// Says what is in a picture.
+    Vision,
     /// Changes the weights of another model.
     Patch,
     /// Anything else that is recognised.
@@ -81,6 +83,11 @@ pub enum Family {
         /// Channels of a latent.
         channels: usize,
     },
+    /// Florence-2 with a language model of this width: 768 is base, 1024 large.
+    Florence2 {
+        /// Values per token.
+        width: usize,
+    },
     /// A LoRA or another patch for weights.
     Lora,
     /// A family that is recognised by name only.
@@ -107,6 +114,8 @@ pub enum Layout {
     Native,
     /// As the diffusers library writes it.
     Diffusers,
+    /// As the transformers library writes it, where that differs from what was published first.
+    Transformers,
     /// As GGUF converters of language models write it.
     Ggml,
 }
@@ -141,6 +150,9 @@ impl fmt::Display for Family {
             Family::Umt5 { width: 4096 } => f.write_str("UMT5-XXL"),
             Family::Umt5 { width } => write!(f, "UMT5 of width {width}"),
             Family::Kl { channels } => write!(f, "KL, {channels} channels"),
+            Family::Florence2 { width: 768 } => f.write_str("Florence-2 base"),
+            Family::Florence2 { width: 1024 } => f.write_str("Florence-2 large"),
+            Family::Florence2 { width } => write!(f, "Florence-2 of width {width}"),
             Family::Lora => f.write_str("LoRA"),
             Family::Named(name) => f.write_str(name),
         }
@@ -154,12 +166,14 @@ impl fmt::Display for Part {
             Role::Diffusion => write!(f, "a diffusion model ({family})")?,
             Role::Text => write!(f, "a text encoder ({family})")?,
             Role::Autoencoder => write!(f, "an autoencoder ({family})")?,
+            Role::Vision => write!(f, "a vision model ({family})")?,
             Role::Patch => write!(f, "a {family}")?,
             Role::Other => write!(f, "{family}")?,
         }
         match self.layout {
             Layout::Native => Ok(()),
             Layout::Diffusers => f.write_str(" with the tensor names of diffusers"),
+            Layout::Transformers => f.write_str(" with the tensor names of transformers"),
             Layout::Ggml => f.write_str(" with the tensor names of a language model converter"),
         }
     }

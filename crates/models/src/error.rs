@@ -56,6 +56,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A file beside a model that cannot be read.
+    #[error("{file}: {reason}; take the file that was published with the model")]
+    Settings {
+        /// Which file.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// An input of the model that does not fit.
     #[error("{what} is {got}, expected {expected}")]
     Input {

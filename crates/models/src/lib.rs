@@ -15,6 +15,7 @@ mod error;
 mod probe;
 pub mod text;
 pub mod vae;
+pub mod vision;
 
 pub use detect::{Detected, detect};
 pub use error::{Error, Result};

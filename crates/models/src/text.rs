@@ -24,20 +24,20 @@
 //! }
 //! ```
 
-mod bpe;
-mod characters;
+pub(crate) mod bpe;
+pub(crate) mod characters;
 mod charsmap;
 mod clip;
 mod clip_tokenizer;
 mod conditioning;
 mod embedded;
-mod encoder;
+pub(crate) mod encoder;
 mod json;
 pub mod prompt;
 mod qwen_tokenizer;
 mod sentencepiece;
 mod t5;
-mod tokenizer;
+pub(crate) mod tokenizer;
 mod tokens;
 mod unigram;
 

@@ -14,6 +14,7 @@ use crate::{Error, Studio, vae};
 pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
     let studio = || Arc::clone(studio);
     catalogue.add(ConditioningCombine(studio()));
+    catalogue.add(ConditioningSetDefaultCombine(studio()));
     catalogue.add(ConditioningAverage(studio()));
     catalogue.add(ConditioningConcat(studio()));
     catalogue.add(ConditioningSetArea(studio()));
@@ -65,6 +66,29 @@ class! {
     |studio, call| {
         let mut entries = call.object::<Conditioning>("conditioning_1")?.entries.clone();
         entries.extend(call.object::<Conditioning>("conditioning_2")?.entries.iter().cloned());
+        Ok(Outcome::object(Conditioning { entries }))
+    }
+}
+
+class! {
+    /// A conditioning, and another that counts where it does not.
+    ConditioningSetDefaultCombine in "advanced/hooks/cond single";
+    |schema| Schema {
+        is_experimental: true,
+        ..schema
+            .input(Input::socket("cond", "CONDITIONING"))
+            .input(Input::socket("cond_DEFAULT", "CONDITIONING"))
+            .input(Input::socket("hooks", "HOOKS").optional())
+            .title("Cond Set Default Combine")
+            .output("CONDITIONING")
+            .module("comfy_extras.nodes_hooks")
+    };
+    |studio, call| {
+        if call.inputs.first("hooks").is_some_and(|hooks| !hooks.is_none()) {
+            return Err(Failure::value("hooks cannot be used yet; unlink the input \"hooks\""));
+        }
+        let mut entries = call.object::<Conditioning>("cond")?.entries.clone();
+        entries.extend(changed(call, "cond_DEFAULT", |entry| entry.is_default = true)?.entries);
         Ok(Outcome::object(Conditioning { entries }))
     }
 }

@@ -101,6 +101,7 @@ const MODEL_FOLDERS: &[(&str, &[&str], Extensions)] = &[
     ("classifiers", &["classifiers"], Some(&[""])),
     ("model_patches", &["model_patches"], Some(MODEL_EXTENSIONS)),
     ("audio_encoders", &["audio_encoders"], Some(MODEL_EXTENSIONS)),
+    ("LLM", &["LLM"], Some(MODEL_EXTENSIONS)),
     ("unet_gguf", &["unet", "diffusion_models"], Some(GGUF_EXTENSIONS)),
     ("clip_gguf", &["text_encoders", "clip"], Some(GGUF_EXTENSIONS)),
 ];

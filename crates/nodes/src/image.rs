@@ -18,7 +18,9 @@ use crate::Studio;
 
 pub(crate) use composite::{Patch, composite};
 pub(crate) use load::{file_fingerprint, file_verdict};
-pub(crate) use resample::{CROPS, LATENT_METHODS, Method, Target, scale_latent, scale_mask};
+pub(crate) use resample::{
+    CROPS, LATENT_METHODS, Method, Target, scale_image_as_pillow, scale_latent, scale_mask,
+};
 
 /// The longest side that widgets offer.
 pub(crate) const MAX_RESOLUTION: u64 = 16_384;

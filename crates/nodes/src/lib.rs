@@ -22,6 +22,7 @@ mod saving;
 mod testing;
 mod text;
 mod vae;
+mod vision;
 
 use std::sync::Arc;
 
@@ -46,6 +47,7 @@ pub fn catalogue(studio: &Arc<Studio>) -> Catalogue {
     saving::add(&mut catalogue, studio);
     mask::add(&mut catalogue, studio);
     primitive::add(&mut catalogue, studio);
+    vision::add(&mut catalogue, studio);
     catalogue
 }
 

@@ -12,6 +12,7 @@ mod checkpoints;
 mod placing;
 mod text_encoders;
 mod variants;
+mod vision;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
     checkpoints::add(catalogue, studio);
     text_encoders::add(catalogue, studio);
     advanced::add(catalogue, studio);
+    vision::add(catalogue, studio);
 }
 
 /// What a loader is for; it decides what its variants' device input is called and what they default to.
@@ -65,11 +67,26 @@ trait Loader: Send + Sync + 'static {
         false
     }
 
+    /// Whether the variant on a device also has an input for where the weights wait.
+    fn has_offload_input(&self) -> bool {
+        false
+    }
+
+    /// The pack that the plain node belongs to, if it is not ComfyUI's own.
+    fn pack(&self) -> Option<&'static str> {
+        self.has_legacy_variant().then_some("custom_nodes.ComfyUI-GGUF")
+    }
+
     /// Its inputs, without any for devices.
     fn inputs(&self, studio: &Studio) -> Vec<Input>;
 
     /// The types of its outputs.
     fn outputs(&self) -> &'static [&'static str];
+
+    /// The names of its outputs; their types if they have none of their own.
+    fn output_names(&self) -> &'static [&'static str] {
+        self.outputs()
+    }
 
     /// Loads as the inputs say, and puts it where it is told.
     fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure>;

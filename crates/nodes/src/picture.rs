@@ -6,6 +6,7 @@
 mod chunks;
 mod convert;
 mod json;
+mod webp;
 
 use std::io::Cursor;
 
@@ -24,6 +25,7 @@ use crate::{Error, Result};
 pub use chunks::{png_text, with_text_of};
 pub(crate) use json::python_float;
 pub use json::python_json;
+pub(crate) use webp::animated as animated_webp;
 
 /// Pixels of the largest picture that is read, over all frames; Pillow refuses larger ones, too.
 const MAX_PIXELS: u64 = 178_956_970;

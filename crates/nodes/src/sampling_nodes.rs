@@ -1,5 +1,6 @@
 //! Sampling: noise, schedules, samplers and guiders, and the nodes that run them.
 
+mod add_noise;
 mod choices;
 mod entries;
 mod guider;
@@ -27,6 +28,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
     catalogue.add(KSamplerAdvanced(Arc::clone(studio)));
     catalogue.add(SamplerCustom(Arc::clone(studio)));
     catalogue.add(SamplerCustomAdvanced(Arc::clone(studio)));
+    add_noise::add(catalogue, studio);
     choices::add(catalogue, studio);
     schedules::add(catalogue, studio);
     model_options::add(catalogue, studio);

@@ -22,6 +22,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
     catalogue.add(ImageCompare(previews));
     catalogue.add(SaveImageWebsocket);
     catalogue.add(SaveAnimatedPng(Arc::clone(studio)));
+    catalogue.add(SaveAnimatedWebp(Arc::clone(studio)));
 }
 
 /// The level of compression for files that stay, and for those that go.
@@ -243,5 +244,37 @@ impl NodeClass for SaveAnimatedPng {
         write_file(&place.folder.join(&name), &bytes)?;
         let items = vec![file_item(&name, &place.subfolder, Place::Output)];
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![true.into()])])))
+    }
+}
+
+struct SaveAnimatedWebp(Arc<Studio>);
+
+impl NodeClass for SaveAnimatedWebp {
+    fn schema(&self) -> Schema {
+        let quality = Input::int("quality", 80, 0, 100).tooltip(
+            "Frames are always saved without loss, so that neither this nor the method changes them.",
+        );
+        let schema = Schema::new("SaveAnimatedWEBP", "image/animation")
+            .about("Saves pictures as one that moves.")
+            .input(Input::socket("images", "IMAGE"))
+            .input(Input::text("filename_prefix", "ComfyUI"))
+            .input(Input::float("fps", 6.0, 0.01, 1000.0, 0.01))
+            .input(Input::boolean("lossless", true))
+            .input(quality)
+            .input(Input::choice("method", ["default", "fastest", "slowest"]));
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let image = call.object::<Image>("images")?;
+        let size = (image.width, image.height);
+        let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, size)?;
+        let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
+        let bytes = picture::animated_webp(&image, frame_ms, &provenance(&self.0, call))?;
+        let name = place.next_name(0, "webp");
+        write_file(&place.folder.join(&name), &bytes)?;
+        let items = vec![file_item(&name, &place.subfolder, Place::Output)];
+        let moves = image.batch > 1;
+        Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![moves.into()])])))
     }
 }

@@ -36,7 +36,7 @@ pub(crate) use handles::{ClipKind, Lora};
 pub(crate) use handles::{kind_of, patch_set};
 pub(crate) use host::decode_values;
 pub(crate) use loading::{Opened, Wanted, WorkSize};
-pub(crate) use network::{Network, Placing, Source};
+pub(crate) use network::{Captioner, Network, Placing, Source};
 pub use stats::ModelStats;
 
 /// The surroundings of all nodes of one server or command.
@@ -135,7 +135,10 @@ impl Studio {
     }
 
     /// Opens a file. A file that is in use is opened once, unless it has changed since.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<Arc<Checkpoint>> {
+    ///
+    /// # Errors
+    /// It cannot be read as a checkpoint.
+    pub fn open_file(&self, path: &Path) -> Result<Arc<Checkpoint>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|_, open| open.file.strong_count() > 0);
         let now = modified(path);

@@ -2,6 +2,7 @@
 
 mod embeddings;
 mod encoding;
+mod lotus;
 
 use std::sync::Arc;
 
@@ -20,7 +21,9 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
     catalogue.add(CLIPTextEncodeFlux(studio()));
     catalogue.add(CLIPSetLastLayer(studio()));
     catalogue.add(FluxGuidance(studio()));
+    catalogue.add(FluxDisableGuidance(studio()));
     catalogue.add(T5TokenizerOptions(studio()));
+    lotus::add(catalogue, studio());
 }
 
 /// A field for a prompt.
@@ -105,7 +108,23 @@ class! {
         .module("comfy_extras.nodes_flux");
     |studio, call| {
         let guidance = call.float("guidance")? as f32;
-        Ok(Outcome::object(changed(call, "conditioning", |entry| entry.guidance = Some(guidance))?))
+        let told = changed(call, "conditioning", |entry| {
+            entry.guidance = Some(guidance);
+            entry.guidance_off = false;
+        })?;
+        Ok(Outcome::object(told))
+    }
+}
+
+class! {
+    /// A distilled model is told no guidance.
+    FluxDisableGuidance in "advanced/conditioning/flux";
+    |schema| schema
+        .input(Input::socket("conditioning", "CONDITIONING"))
+        .output("CONDITIONING")
+        .module("comfy_extras.nodes_flux");
+    |studio, call| {
+        Ok(Outcome::object(changed(call, "conditioning", |entry| entry.guidance_off = true)?))
     }
 }
 

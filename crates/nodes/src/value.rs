@@ -75,6 +75,8 @@ pub struct Entry {
     pub pooled: Option<Arc<Array>>,
     /// The guidance that a distilled model takes.
     pub guidance: Option<f32>,
+    /// Whether a distilled model is told no guidance at all, not even its usual one.
+    pub guidance_off: bool,
     /// Where it counts.
     pub area: Option<Area>,
     /// Where it counts, by a mask.
@@ -97,6 +99,8 @@ pub struct Entry {
     pub reference_latents: Vec<Arc<Latent>>,
     /// How references are placed: `offset`, `index` and so on.
     pub reference_method: Option<String>,
+    /// Whether it counts only where no other entry does.
+    pub is_default: bool,
     /// Numbers of SDXL and others, such as `width`, `crop_w`, `target_height`, `aesthetic_score`.
     pub numbers: Vec<(String, f64)>,
 }
@@ -235,6 +239,7 @@ impl Entry {
             tokens: Arc::new(tokens),
             pooled: pooled.map(Arc::new),
             guidance: None,
+            guidance_off: false,
             area: None,
             mask: None,
             mask_strength: 1.0,
@@ -246,6 +251,7 @@ impl Entry {
             concat_mask: None,
             reference_latents: Vec::new(),
             reference_method: None,
+            is_default: false,
             numbers: Vec::new(),
         }
     }

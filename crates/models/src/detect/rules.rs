@@ -85,6 +85,19 @@ const RULES: &[Rule] = &[
     native(Role::Autoencoder, "encoder.conv_in.weight", kl_encoder),
     native(Role::Autoencoder, "decoder.conv_in.conv.weight", |_| named("for video")),
     native(Role::Autoencoder, "decoder.upsamples.0.residual.2.weight", |_| named("Wan")),
+    native(Role::Vision, "vision_tower.convs.0.proj.weight", |found| {
+        let [_, width] = found.dims("image_projection")? else { return None };
+        Some(Family::Florence2 { width: *width })
+    }),
+    Rule {
+        layout: Layout::Transformers,
+        ..native(Role::Vision, "vision_tower.convs.0.conv.weight", |found| {
+            let [width, _] = found.dims("multi_modal_projector.image_projection.weight")? else {
+                return None;
+            };
+            Some(Family::Florence2 { width: *width })
+        })
+    },
     native(Role::Other, "vision_model.embeddings.patch_embedding.weight", |_| named("a CLIP vision encoder")),
     native(Role::Other, "redux_up.weight", |_| named("a FLUX Redux image embedder")),
     native(Role::Other, "controlnet_blocks.0.weight", |_| named("a ControlNet")),

@@ -245,7 +245,7 @@ impl Batch {
 }
 
 /// Rows of a table for ids of any shape, whatever the table is stored as.
-pub(super) fn look_up(lease: &Lease<'_>, table: &Weight, ids: &Tensor) -> Result<Tensor> {
+pub(crate) fn look_up(lease: &Lease<'_>, table: &Weight, ids: &Tensor) -> Result<Tensor> {
     let rows = lease.lane().embedding(table, ids)?;
     match table.scale() {
         None => Ok(rows),

@@ -114,7 +114,7 @@ fn beside<T>(
     Ok(text_of(&shared)?.and_then(|json| read(&shared.display().to_string(), &json).ok()).filter(fits))
 }
 
-fn text_of(path: &Path) -> Result<Option<String>> {
+pub(crate) fn text_of(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

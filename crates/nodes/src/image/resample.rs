@@ -1,10 +1,10 @@
-//! Scaling as the reference does it: PyTorch's `interpolate`, and Pillow's Lanczos on 8 bits.
+//! Scaling as the reference does it: PyTorch's `interpolate`, and Pillow's filters on 8 bits.
 //!
 //! All but `bislerp` work along one axis after the other, rows first: each value is a sum of a few neighbours with
 //! weights that depend only on the position along the axis.
 
 mod bislerp;
-mod lanczos;
+mod pillow;
 
 use rayon::prelude::*;
 use sampling::Latent;
@@ -81,6 +81,21 @@ pub(crate) fn scale_image(image: &Image, target: Target, method: Method) -> Resu
     Ok(Image { height: target.height, width: target.width, values, ..*image })
 }
 
+/// Pictures in another size by Pillow's bicubic filter on 8 bits, which looks at all that a new pixel covers.
+pub(crate) fn scale_image_as_pillow(image: &Image, target: Target) -> Result<Image> {
+    let source = Grid {
+        batch: image.batch,
+        height: image.height,
+        width: image.width,
+        channels: image.channels,
+        values: &image.values,
+    };
+    let (values, height, width) = source.cropped(target)?;
+    let cut = Grid { height, width, values: &values, ..source };
+    let values = pillow::scale(&cut, target, pillow::Filter::Bicubic)?;
+    Ok(Image { height: target.height, width: target.width, values, ..*image })
+}
+
 /// Masks in another size.
 pub(crate) fn scale_mask(mask: &Mask, target: Target, method: Method) -> Result<Mask> {
     let source =
@@ -125,7 +140,7 @@ impl Grid<'_> {
         let (values, height, width) = self.cropped(target)?;
         let cut = Grid { height, width, values: &values, ..*self };
         if method == Method::Lanczos {
-            return lanczos::scale(&cut, target);
+            return pillow::scale(&cut, target, pillow::Filter::Lanczos);
         }
         let rows = cut.along_rows(&taps(width, target.width, method))?;
         let rows = Grid { width: target.width, values: &rows, ..cut };

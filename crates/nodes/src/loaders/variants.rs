@@ -95,6 +95,9 @@ impl LoaderClass {
                 vec![Input::choice("device", ["default", "cpu"]).with("advanced", true)]
             }
             Variant::Plain => Vec::new(),
+            Variant::Device if self.loader.has_offload_input() => {
+                vec![device, device_input(studio, "offload_device", "cpu")]
+            }
             Variant::Device => vec![device],
             Variant::Spread => vec![
                 device,
@@ -157,12 +160,13 @@ impl NodeClass for LoaderClass {
             .title(format!("{}{}", loader.title(), variant.title()));
         if !plain {
             schema = schema.module(MODULE);
-        } else if loader.has_legacy_variant() {
-            schema = schema.module("custom_nodes.ComfyUI-GGUF");
+        } else if let Some(pack) = loader.pack() {
+            schema = schema.module(pack);
         }
         schema.inputs = loader.inputs(&self.studio);
         schema.inputs.extend(self.added_inputs().into_iter().map(Input::optional));
-        loader.outputs().iter().fold(schema, |schema, kind| schema.output(kind))
+        let outputs = loader.outputs().iter().zip(loader.output_names());
+        outputs.fold(schema, |schema, (kind, name)| schema.named_output(kind, name))
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {

@@ -24,7 +24,8 @@ struct Prepared {
     weights: Latent,
     context: Tensor,
     pooled: Tensor,
-    guidance: f32,
+    /// What a distilled model is told, unless that is nothing.
+    guidance: Option<f32>,
     concat: Option<Tensor>,
     references: Vec<Tensor>,
     places: ReferencePlaces,
@@ -76,13 +77,23 @@ impl<'a> Evaluator<'a> {
         // The reference divides by this much where nothing counts, so that the answer there is zero.
         count.values_mut().fill(1e-37);
         let entries = self.conditionings.get(which).map_or(&[][..], Vec::as_slice);
-        for entry in entries.iter().filter(|entry| entry.entry.counts_at(sigma)) {
+        let counting = || entries.iter().filter(|entry| entry.entry.counts_at(sigma));
+        for entry in counting().filter(|entry| !entry.entry.told.is_default) {
             let window = entry.window.unwrap_or([shape[2], shape[3], 0, 0]);
             let part = crop(x, window)?;
             let answer =
                 self.sampling.denoise_with(&part, sigma, |input, time| self.forward(entry, input, time))?;
             add(&mut sum, &answer, &entry.weights, window, true)?;
             add(&mut count, &answer, &entry.weights, window, false)?;
+        }
+        let left = uncovered(&count, shape)?;
+        let is_covered = left.is_zero();
+        for entry in counting().filter(|entry| entry.entry.told.is_default && !is_covered) {
+            let window = [shape[2], shape[3], 0, 0];
+            let answer =
+                self.sampling.denoise_with(x, sigma, |input, time| self.forward(entry, input, time))?;
+            add(&mut sum, &answer, &left, window, true)?;
+            add(&mut count, &answer, &left, window, false)?;
         }
         sum.values_mut().iter_mut().zip(count.values()).for_each(|(sum, count)| *sum /= count);
         Ok(sum)
@@ -101,7 +112,7 @@ impl<'a> Evaluator<'a> {
         let latent = session.lane()?.tensor(dims(input)?, input.values())?;
         let inputs = FluxInputs {
             concat: entry.concat.as_ref(),
-            guidance: self.flux.config().guidance.then_some(entry.guidance),
+            guidance: entry.guidance.filter(|_| self.flux.config().guidance),
             references: &entry.references,
             reference_places: entry.places,
             ..FluxInputs::new(&latent, time, &entry.context, &entry.pooled)
@@ -110,6 +121,15 @@ impl<'a> Evaluator<'a> {
         self.studio.note_evaluation(self.opened, started);
         Ok(Latent::new(input.shape().to_vec(), output)?)
     }
+}
+
+/// What is missing to 1 in the sum of all weights, `[batch, 1, height, width]`: there the default entries count.
+fn uncovered(count: &Latent, [batch, channels, height, width]: [usize; 4]) -> Result<Latent> {
+    // All channels of a place have the same weight.
+    let items = count.values().chunks_exact(channels.max(1) * height * width);
+    let first = items.flat_map(|item| &item[..height * width]);
+    let left = first.map(|covered| if *covered < 1.0 { 1.0 - covered } else { 0.0 }).collect();
+    Ok(Latent::new(vec![batch, 1, height, width], left)?)
 }
 
 /// Adds an answer times its weights, or the weights alone, to a part of a latent.
@@ -171,7 +191,7 @@ impl Prepared {
             weights: entry.weights(scene.shape),
             context: lane.tensor([batch, tokens, width], &told.tokens.values)?,
             pooled,
-            guidance: told.guidance.unwrap_or(USUAL_GUIDANCE),
+            guidance: (!told.guidance_off).then(|| told.guidance.unwrap_or(USUAL_GUIDANCE)),
             concat,
             references: told.reference_latents.iter().map(reference).collect::<Result<_>>()?,
             places: places(told.reference_method.as_deref())?,

@@ -119,7 +119,7 @@ pub(crate) fn patch_set(source: &Source, beside: &[Arc<Source>], loras: &[Lora])
             let all: Vec<_> = beside.iter().filter_map(|source| encoder_kind(source)).collect();
             KeyMap::for_text_encoder(weights, kind_of(&text.0), &all)
         }
-        Network::Kl(_) => KeyMap::native(weights),
+        Network::Kl(_) | Network::Florence2(_) => KeyMap::native(weights),
     };
     for lora in loras {
         set.add(&lora.file, &keys, lora.strength)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use device::{Device, OutOfMemory};
 use meta::DeviceId;
 use placement::{Amounts, BlockMode, DeviceSpec, Overfull, Plan};
-use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session, StreamStats};
+use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
 use super::handles::{Lora, patch_set};
@@ -117,6 +117,18 @@ impl Studio {
                 self.open(wanted, cancel).and_then(|opened| work(&opened))
             }
             done => done,
+        }
+    }
+
+    /// Unloads a network that a node is done with, unless it was loaded to stay. Its next use loads it again.
+    pub(crate) fn let_go(&self, source: &Source) -> Result<()> {
+        let mut loaded = self.loaded();
+        if source.placing.retention == Retention::Keep {
+            return Ok(());
+        }
+        match loaded.remove(&LoadKey::of(source)).filter(|known| self.is_loaded(known.id)) {
+            Some(known) => Ok(self.residency.unload(known.id)?),
+            None => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ use models::detect::{Detected, Family, FluxVariant, Part, Role};
 use models::diffusion::flux::Flux;
 use models::text::{TextEncoder, TextTokenizer};
 use models::vae::kl::Kl;
+use models::vision::florence2::{Florence2, Florence2Tokenizer, Rules, Settings};
 use placement::AllocationText;
 use residency::{Manifest, Retention};
 
@@ -54,6 +55,16 @@ pub(crate) enum Network {
     Text(Box<(TextEncoder, TextTokenizer)>),
     /// A KL autoencoder.
     Kl(Kl),
+    /// A Florence-2 vision model.
+    Florence2(Box<Captioner>),
+}
+
+/// A model that describes pictures, with what else it needs to write.
+#[derive(Clone, Debug)]
+pub(crate) struct Captioner {
+    pub(crate) model: Florence2,
+    pub(crate) tokenizer: Florence2Tokenizer,
+    pub(crate) rules: Rules,
 }
 
 /// One network of a file, and how it is to be loaded.
@@ -115,6 +126,15 @@ impl Source {
         found.parts_for(Role::Text).map(read).collect()
     }
 
+    /// The vision model of a file, with what lies beside it.
+    pub(crate) fn vision(file: &Arc<Checkpoint>, found: &Detected, placing: Placing) -> Result<Source> {
+        let settings = Settings::beside(file)?;
+        let model = Florence2::read(file, found, &settings)?;
+        let tokenizer = Florence2Tokenizer::beside(file)?;
+        let network = Network::Florence2(Box::new(Captioner { model, tokenizer, rules: settings.rules }));
+        Ok(Source::new(file, network, Florence2::part(found)?, None, placing))
+    }
+
     fn new(
         file: &Arc<Checkpoint>,
         network: Network,
@@ -155,6 +175,7 @@ impl Source {
             }
             Network::Text(text) => text.0.manifest(file, USUAL_TOKENS)?,
             Network::Kl(kl) => kl.manifest(file, size.height * PIXELS, size.width * PIXELS)?,
+            Network::Florence2(captioner) => captioner.model.manifest(file)?,
         })
     }
 
@@ -176,6 +197,7 @@ impl Source {
             Network::Kl(kl) => {
                 kl.working_bytes(size.height.min(64) * PIXELS, size.width.min(64) * PIXELS, element_bytes)
             }
+            Network::Florence2(captioner) => captioner.model.working_bytes(element_bytes),
         }
     }
 
@@ -187,7 +209,7 @@ impl Source {
                 flux.activation_bytes(tokens, element_bytes)
             }
             Network::Text(text) => (text.0.width() * USUAL_TOKENS * element_bytes) as u64,
-            Network::Kl(_) => 0,
+            Network::Kl(_) | Network::Florence2(_) => 0,
         }
     }
 
