@@ -1,8 +1,11 @@
 //! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
 
+mod cpu;
 mod flux;
+mod load;
 mod ops;
 mod residency;
+mod server;
 mod torch;
 
 use std::process::ExitCode;
@@ -15,8 +18,11 @@ use crate::machine::Machine;
 /// Measures what was asked for.
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
+        BenchCase::Cpu => cpu::run(machine, args),
         BenchCase::Flux => flux::run(machine, args),
+        BenchCase::Load => load::run(machine, args),
         BenchCase::Ops => ops::run(machine, args),
         BenchCase::Residency => residency::run(machine, args),
+        BenchCase::Server => server::run(machine, args),
     }
 }

@@ -1,16 +1,19 @@
 //! The command line as it is written.
 
 pub(crate) mod comfy_flags;
+mod doctor;
 mod serving;
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use device::SimSpec;
 use meta::DeviceId;
 
 use crate::machine::LogicalGpus;
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use serving::{
     CacheArgs, CheckArgs, FolderArgs, FreeArgs, PreviewName, RunArgs, ServeArgs, Verbosity,
 };
@@ -67,6 +70,12 @@ pub(crate) enum Command {
     /// Say which workflow files can run here, and which node classes are missing
     #[command(after_help = "Examples:\n  gantry check workflow.json\n  gantry check ~/workflows --json")]
     Check(CheckArgs),
+    /// Look at this machine and say what works, what does not and what to do
+    #[command(
+        after_help = "Examples:\n  gantry doctor\n  gantry doctor --comfy-dir ~/ComfyUI\n  gantry doctor --json\n\n\
+        Exit status: 0 nothing is broken, 3 something does not work, 1 failure, 2 wrong usage."
+    )]
+    Doctor(DoctorArgs),
     /// Show the devices of this machine, their memory and measured bandwidths
     #[command(after_help = "Examples:\n  gantry devices\n  gantry devices --sim-device 8gb@12gbps --json")]
     Devices(Output),
@@ -106,7 +115,7 @@ pub(crate) struct DemoArgs {
     #[arg(default_value = "a red circle above a blue square")]
     pub(crate) prompt: String,
     /// Steps
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = steps())]
     pub(crate) steps: usize,
     /// The seed of the noise
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -148,7 +157,7 @@ pub(crate) struct DrawArgs {
     #[arg(long, value_name = "WxH", default_value = "1024x1024")]
     pub(crate) size: PictureSize,
     /// Steps
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = steps())]
     pub(crate) steps: usize,
     /// The seed of the noise
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -172,6 +181,19 @@ pub(crate) struct PlaceArgs {
     /// Where the diffusion model's bytes go, such as 'cuda:0,8gb;cpu,*'; automatic if nothing is said
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) alloc: String,
+}
+
+/// How many steps can be asked for.
+fn steps() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=10_000)
+}
+
+/// A number of gigabytes.
+fn gigabytes(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| {
+        format!("'{text}' is not a number of gigabytes: write one of 0 or more, such as 8 or 2.5")
+    })
 }
 
 /// A picture's size: `1024x768`.
@@ -214,7 +236,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["virtual_vram_gb", "donor"])]
     pub(crate) alloc: Option<String>,
     /// How many gigabytes leave the compute device
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = gigabytes)]
     pub(crate) virtual_vram_gb: Option<f64>,
     /// Who takes them, in order, such as cuda:1,cpu
     #[arg(long, value_name = "DEVICES", default_value = "cpu", requires = "virtual_vram_gb")]
@@ -226,8 +248,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SIZE", default_value = "1gb")]
     pub(crate) working: meta::ByteSize,
     /// Rows that each matrix is applied to: 4608 for FLUX at 1024 by 1024
-    #[arg(long, value_name = "N", default_value_t = 4608)]
+    #[arg(long, value_name = "N", default_value_t = 4608, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rows: u64,
+    /// Draw the plan into this SVG file, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -260,6 +285,24 @@ pub(crate) struct BenchArgs {
     /// A Python that has PyTorch, to measure beside us in the same run; "none" to leave it out
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     pub(crate) python: String,
+    /// Fail if there is no PyTorch to measure beside us
+    #[arg(long)]
+    pub(crate) with_torch: bool,
+    /// Be one side of `bench cpu`, which starts this itself
+    #[arg(long, hide = true)]
+    pub(crate) answer: bool,
+    /// The model file of `bench load`; one of FLUX's shape is written if none is named
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// How many clients of `bench server` post prompts at once
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) clients: usize,
+    /// How many prompts of `bench server` are posted in all
+    #[arg(long, default_value_t = 400, value_name = "N")]
+    pub(crate) prompts: usize,
+    /// A ComfyUI install to measure beside us in `bench server`; --python names its Python
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) with_comfy: Option<PathBuf>,
     /// Only rows whose name contains this
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) only: String,
@@ -270,12 +313,18 @@ pub(crate) struct BenchArgs {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum BenchCase {
+    /// Whole steps of FLUX blocks and of the autoencoder on the CPU
+    Cpu,
     /// Matrix products, convolutions and attention at model shapes
     Ops,
     /// Steps of a FLUX-shaped model of 12 billion random weights, resident and offloaded
     Flux,
+    /// Time from the start to the first block of a model file in use, from the page cache and from the disk
+    Load,
     /// Streaming on a metered simulated device, and memory over many loads and frees
     Residency,
+    /// The server as a program: start, memory, prompts, nodes whose outputs are known
+    Server,
 }
 
 #[cfg(test)]
@@ -293,6 +342,19 @@ mod tests {
         assert_eq!("640x480".parse(), Ok(PictureSize { width: 640, height: 480 }));
         for text in ["", "640", "0x8", "axb", "99999x8", "8x8x8"] {
             assert!(text.parse::<PictureSize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_numbers_are_refused_with_the_way_to_write_them() {
+        for (arguments, said) in [
+            (["demo", "--steps", "0"].as_slice(), "0 is not in 1..=10000"),
+            (&["plan", "x", "--virtual-vram-gb", "-5"], "'-5' is not a number of gigabytes"),
+            (&["plan", "x", "--virtual-vram-gb", "nan"], "write one of 0 or more"),
+            (&["plan", "x", "--rows", "0"], "0 is not in 1.."),
+        ] {
+            let error = Cli::try_parse_from(["gantry"].iter().chain(arguments)).unwrap_err().to_string();
+            assert!(error.contains(said), "{arguments:?}: {error}");
         }
     }
 

@@ -3,10 +3,12 @@
 mod check;
 mod demo;
 mod devices;
+mod doctor;
 mod draw;
 mod free;
 mod inspect;
 mod plan;
+mod planner;
 mod run;
 mod serve;
 
@@ -29,6 +31,7 @@ pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
         Command::Check(args) => check::run(&Machine::open(&cli.machine)?, args),
         Command::Demo(args) => demo::run(&Machine::open(&cli.machine)?, args),
         Command::Draw(args) => draw::run(&Machine::open(&cli.machine)?, args),
+        Command::Doctor(args) => doctor::run(&cli.machine, args),
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
         Command::Inspect(args) => inspect::run(args),
         Command::Plan(args) => plan::run(&Machine::open(&cli.machine)?, args),
@@ -44,6 +47,11 @@ fn run_selftest(machine: &Machine, args: &SelftestArgs) -> Result<ExitCode> {
         args.device.iter().map(|id| machine.registry().get(*id).cloned()).collect::<Result<Vec<_>, _>>()?
     };
     let report = selftest::run(machine.cpu(), &devices, &args.only)?;
+    anyhow::ensure!(
+        !report.is_empty(),
+        "--only {}: no case has that in its name; `gantry selftest --all` shows all names",
+        args.only
+    );
     if args.output.json {
         print_json(&report)?;
     } else {
@@ -56,13 +64,18 @@ fn run_selftest(machine: &Machine, args: &SelftestArgs) -> Result<ExitCode> {
     if report.passed() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{}", report.failures());
+    tell(&format!("{}\n", report.failures()));
     Ok(ExitCode::FAILURE)
 }
 
 /// Prints text; a reader that has gone is an error that `main` takes as success.
 pub(crate) fn print(text: &str) -> Result<()> {
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// Tells people something beside the output. Where nobody reads it any more, the program goes on.
+pub(crate) fn tell(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Prints a value as JSON.

@@ -32,6 +32,11 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     env::var(name).ok().or_else(home)
 }
 
+/// The file of this program.
+pub(crate) fn own_program() -> std::io::Result<PathBuf> {
+    env::current_exe()
+}
+
 /// The command line as it was written.
 pub(crate) fn command_line() -> Vec<String> {
     env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect()
@@ -58,7 +63,7 @@ pub(crate) fn python_packages() -> Vec<PathBuf> {
 }
 
 /// `lib/python3.*/site-packages` and `dist-packages` below an install's prefix.
-fn packages_below(prefix: &Path) -> Vec<PathBuf> {
+pub(crate) fn packages_below(prefix: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else { return Vec::new() };
     let versions = entries.flatten().map(|entry| entry.path());
     let python =

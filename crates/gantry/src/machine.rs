@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use device::{Backend, Device, Registry, SimBackend};
+use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::CpuBackend;
 use device_cuda::{CudaBackend, CudaConfig};
 use meta::{DeviceId, DeviceKind};
@@ -17,6 +17,7 @@ pub(crate) struct Machine {
     registry: Registry,
     cpu: Device,
     cuda: Vec<Arc<CudaBackend>>,
+    simulated: Vec<SimSpec>,
     note: Option<String>,
 }
 
@@ -65,7 +66,8 @@ impl Machine {
         if cuda.is_empty() && !args.logical_gpus.is_empty() {
             bail!("--logical-gpus: {}", note.as_deref().unwrap_or("GPUs are switched off by --cpu"));
         }
-        Ok(Machine { registry: Registry::new(devices), cpu, cuda, note })
+        let simulated = args.sim_device.clone();
+        Ok(Machine { registry: Registry::new(devices), cpu, cuda, simulated, note })
     }
 
     /// The CPU and two simulated devices.
@@ -88,6 +90,12 @@ impl Machine {
     /// The backend of a GPU, for measurements that go past the common interface.
     pub(crate) fn cuda(&self, id: DeviceId) -> Option<&CudaBackend> {
         self.cuda.iter().map(|backend| &**backend).find(|backend| backend.describe().id == id)
+    }
+
+    /// What a simulated device was said to have.
+    pub(crate) fn simulated(&self, id: DeviceId) -> Option<SimSpec> {
+        let is_simulated = id.kind == DeviceKind::Sim;
+        self.simulated.get(usize::from(id.ordinal)).copied().filter(|_| is_simulated)
     }
 
     /// Why there are no GPUs, if there are none.

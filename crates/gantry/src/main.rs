@@ -9,6 +9,8 @@ mod commands;
 mod demo_model;
 mod drawing;
 mod environment;
+mod flux_parts;
+mod host;
 mod http;
 mod machine;
 mod planning;
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", told(&error));
+            commands::tell(&format!("{}\n", told(&error)));
             ExitCode::FAILURE
         }
     }

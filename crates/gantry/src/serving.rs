@@ -21,7 +21,14 @@ pub(crate) use log::start_log;
 /// The folders that the command line says, with the model paths of the files it names and of one beside them.
 pub(crate) fn folders(args: &FolderArgs) -> Result<Folders> {
     let base = match &args.base_directory {
-        Some(base) => base.clone(),
+        Some(base) => {
+            anyhow::ensure!(
+                base.is_dir(),
+                "--base-directory {}: there is no such folder; give a ComfyUI install, or make the folder",
+                base.display()
+            );
+            base.clone()
+        }
         None => environment::current_dir().context("finding the current folder")?,
     };
     let mut layout = Layout::at(&base);

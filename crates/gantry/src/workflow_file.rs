@@ -20,7 +20,11 @@ pub(crate) fn read(path: &Path) -> Result<Literal> {
             .read_to_end(&mut bytes)
             .context("reading the workflow from the pipe")?;
     } else {
-        let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
+        if path.is_dir() {
+            bail!("{} is a folder: name a workflow file in it", path.display());
+        }
+        let cannot = || format!("{} cannot be read; give a workflow file", path.display());
+        let file = std::fs::File::open(path).with_context(cannot)?;
         file.take(LARGEST).read_to_end(&mut bytes).with_context(|| format!("{}", path.display()))?;
     }
     let text = if bytes.starts_with(PNG) {
@@ -33,5 +37,11 @@ pub(crate) fn read(path: &Path) -> Result<Literal> {
     } else {
         String::from_utf8(bytes).with_context(|| format!("{} is no text", path.display()))?
     };
-    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+    let no_workflow = || {
+        format!(
+            "{} is no JSON; give a workflow as the editor saves it or as the API takes it, or a picture that has one",
+            path.display()
+        )
+    };
+    serde_json::from_str(&text).with_context(no_workflow)
 }

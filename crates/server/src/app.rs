@@ -14,7 +14,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 use crate::config::ServerConfig;
 use crate::guard::{self, Guard};
 use crate::hub::Hub;
-use crate::{files, routes};
+use crate::{dashboard, files, routes};
 
 /// How long a client may pause within a body.
 const BODY_PAUSE: Duration = Duration::from_secs(60);
@@ -39,6 +39,7 @@ pub fn with_api_alias(router: Router) -> Router {
 pub(crate) fn router(app: &Arc<App>, guard: Guard) -> Router {
     let mut router = with_api_alias(routes::aliased(app))
         .merge(routes::only_under_api(app))
+        .merge(dashboard::routes())
         .merge(files::routes(&app.config.files))
         .layer(Extension(Arc::clone(&app.hub)))
         .layer(DefaultBodyLimit::disable())

@@ -16,6 +16,7 @@ pub mod hub;
 pub mod plan;
 pub mod shapes;
 
+mod dashboard;
 mod error;
 mod guard;
 mod headers;
@@ -29,5 +30,5 @@ pub use config::{ProcessInfo, ServerConfig, TlsFiles};
 pub use error::{Error, Result};
 pub use files::FilesConfig;
 pub use hub::{Audience, Hub};
-pub use plan::{PlanQuestion, Planner};
+pub use plan::{PlanFault, PlanQuestion, Planner};
 pub use serving::{Server, serve, stop_signal};

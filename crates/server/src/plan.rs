@@ -1,18 +1,22 @@
-//! Plans for models that are not loaded: the question, and who answers it.
+//! Plans for models that are not loaded: the question, who answers it, and why there may be no answer.
 
 use std::path::PathBuf;
 
+use checkpoint::Checkpoint;
+use device::Registry;
 use meta::DeviceId;
-use placement::Plan;
+use placement::{AllocationError, Plan, PlanError};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// Answers plan questions. It measures devices, so the program that opened them implements it.
 pub trait Planner: Send + Sync {
-    /// Where every block of a file would go. The answer is what `gantry plan --json` prints. It may take seconds.
+    /// Where every block of a file would go. The answer is what `gantry plan --json` prints. The first one may take
+    /// seconds.
     ///
     /// # Errors
-    /// What is wrong with the file or the question, for people.
-    fn plan(&self, file: &std::path::Path, question: &PlanQuestion) -> Result<Plan, String>;
+    /// What is wrong with the file or the question.
+    fn plan(&self, checkpoint: &Checkpoint, question: &PlanQuestion) -> Result<Plan, PlanFault>;
 }
 
 /// What `POST /gantry/plan` takes; the names are those of the options of `gantry plan`.
@@ -57,4 +61,102 @@ impl PlanQuestion {
 fn device<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<DeviceId>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;
     text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
+}
+
+/// Why a question has no plan: for people, and where it is known so exactly, for a page that marks the place.
+#[derive(Clone, Debug)]
+pub struct PlanFault {
+    text: String,
+    why: Option<PlanError>,
+}
+
+impl PlanFault {
+    /// A fault of which there is only a text.
+    #[must_use]
+    pub fn told(text: impl Into<String>) -> PlanFault {
+        PlanFault { text: text.into(), why: None }
+    }
+
+    /// The body of the answer: the text, the place in the allocation, an allocation that fits, and what every device
+    /// has left.
+    pub(crate) fn shape(&self, devices: &Registry) -> Value {
+        let nearest = match &self.why {
+            Some(PlanError::NoRoom { nearest, .. }) => nearest.as_deref(),
+            _ => None,
+        };
+        let place = match &self.why {
+            Some(PlanError::Allocation(error)) => place(error),
+            _ => Value::Null,
+        };
+        let available = devices.iter().map(|device| {
+            let left = device.ledger().report().available();
+            json!({ "device": device.id().to_string(), "bytes": left })
+        });
+        json!({
+            "error": self.text,
+            "place": place,
+            "nearest": nearest,
+            "available": available.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl From<PlanError> for PlanFault {
+    fn from(error: PlanError) -> PlanFault {
+        PlanFault { text: error.to_string(), why: Some(error) }
+    }
+}
+
+/// Where an allocation is wrong, in characters from its start.
+fn place(error: &AllocationError) -> Value {
+    let before = |end: usize| error.text.char_indices().take_while(|(at, _)| *at < end).count();
+    json!({
+        "text": error.text,
+        "start": before(error.span.start),
+        "end": before(error.span.end),
+        "problem": error.problem.to_string(),
+        "hint": error.problem.hint(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::{AllocationProblem, Span};
+
+    use super::*;
+
+    fn wrong(text: &str, part: &str) -> PlanFault {
+        let start = text.find(part).unwrap();
+        PlanFault::from(PlanError::Allocation(AllocationError {
+            text: text.to_owned(),
+            span: Span::new(start, start + part.len()),
+            problem: AllocationProblem::UnknownUnit { found: part.to_owned() },
+        }))
+    }
+
+    #[test]
+    fn a_place_counts_characters() {
+        let shape = wrong("cpu,2gb;é:0,2xb", "xb").shape(&Registry::default());
+        let found = &shape["place"];
+        assert_eq!((&found["start"], &found["end"]), (&json!(13), &json!(15)));
+        assert_eq!(found["problem"], "'xb' is not a unit");
+        assert!(found["hint"].as_str().unwrap().starts_with("units are"));
+        assert!(shape["error"].as_str().unwrap().contains("^^ 'xb' is not a unit"));
+    }
+
+    #[test]
+    fn what_fits_instead_is_told() {
+        let fault = PlanFault::from(PlanError::NoRoom {
+            device: DeviceId::CPU,
+            wanted: 3,
+            weights: 3,
+            ring: 0,
+            working: 0,
+            available: 2,
+            nearest: Some("cpu,*".to_owned()),
+        });
+        let shape = fault.shape(&Registry::default());
+        assert_eq!((&shape["nearest"], &shape["place"]), (&json!("cpu,*"), &Value::Null));
+        assert_eq!(PlanFault::told("no").shape(&Registry::default())["error"], "no");
+    }
 }

@@ -2,7 +2,7 @@
 
 use device::Device;
 use placement::Plan;
-use residency::ModelReport;
+use residency::{BlockProfile, ModelReport, StepProfile};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -61,6 +61,43 @@ impl DeviceShape {
     }
 }
 
+/// One kind of model files, as `GET /gantry/files` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct FolderShape {
+    /// The name of the kind, such as `diffusion_models`.
+    pub folder: String,
+    /// Where such files belong.
+    pub places: Vec<String>,
+    /// Those that are there.
+    pub files: Vec<FileShape>,
+}
+
+/// One model file.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileShape {
+    /// Its name, as loaders list it.
+    pub name: String,
+    /// Its bytes; none for a file that comes with the program.
+    pub bytes: Option<u64>,
+}
+
+impl FolderShape {
+    /// What is there under a key.
+    #[must_use]
+    pub fn of(folders: &nodes::Folders, key: &str) -> FolderShape {
+        let bytes = |name: &str| {
+            let about = folders.find(key, name).and_then(|path| std::fs::metadata(path).ok());
+            about.map(|about| about.len())
+        };
+        let file = |name: &String| FileShape { name: name.clone(), bytes: bytes(name) };
+        FolderShape {
+            folder: key.to_owned(),
+            places: folders.places(key).iter().map(|place| place.display().to_string()).collect(),
+            files: folders.listing(key).iter().map(file).collect(),
+        }
+    }
+}
+
 /// One loaded model, as `GET /gantry/models` shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelShape {
@@ -82,6 +119,53 @@ pub struct ModelShape {
     pub last_used: u64,
     /// What streaming did since its copies were made.
     pub streamed: StreamShape,
+    /// Where the time of its latest step went; none before it computed.
+    pub profile: Option<ProfileShape>,
+}
+
+/// One step, as the devices timed it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProfileShape {
+    /// From the first block's turn to the last block's end.
+    pub seconds: f64,
+    /// The blocks that it used, in order.
+    pub blocks: Vec<BlockTimeShape>,
+}
+
+/// One block's part of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct BlockTimeShape {
+    /// Its number in the plan.
+    pub block: usize,
+    /// Where it computed.
+    pub device: String,
+    /// When its turn came, from the step's start.
+    pub begin_s: f64,
+    /// Computing.
+    pub compute_s: f64,
+    /// Waiting for its weights.
+    pub stall_s: f64,
+    /// Copying its weights; 0 if they were there.
+    pub copy_s: f64,
+    /// Bytes that were copied.
+    pub copied_bytes: u64,
+}
+
+impl ProfileShape {
+    /// The shape of a measured step.
+    #[must_use]
+    pub fn of(profile: &StepProfile) -> ProfileShape {
+        let block = |block: &BlockProfile| BlockTimeShape {
+            block: block.block,
+            device: block.device.to_string(),
+            begin_s: block.begin,
+            compute_s: block.compute,
+            stall_s: block.stall,
+            copy_s: block.copy.map_or(0.0, |copy| copy.seconds),
+            copied_bytes: block.copy.map_or(0, |copy| copy.bytes),
+        };
+        ProfileShape { seconds: profile.seconds, blocks: profile.blocks.iter().map(block).collect() }
+    }
 }
 
 /// What streaming did.
@@ -117,6 +201,39 @@ impl ModelShape {
                 stalls: report.stats.stalls,
                 stalled_seconds: report.stats.stalled.as_secs_f64(),
             },
+            profile: report.profile.as_ref().map(ProfileShape::of),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::DeviceId;
+    use residency::CopyProfile;
+
+    use super::*;
+
+    #[test]
+    fn a_block_that_was_not_copied_has_no_time_of_copying() {
+        let block = |number: usize, copy: Option<CopyProfile>| BlockProfile {
+            block: number,
+            device: DeviceId::sim(1),
+            begin: 0.5,
+            stall: 0.25,
+            compute: 2.0,
+            copy,
+        };
+        let copy = CopyProfile { begin: -1.0, seconds: 0.75, bytes: 300 };
+        let step = StepProfile { seconds: 5.0, blocks: vec![block(0, None), block(3, Some(copy))] };
+        let shown = serde_json::to_value(ProfileShape::of(&step)).unwrap_or_default();
+        assert_eq!(shown["seconds"], 5.0);
+        assert_eq!(
+            (&shown["blocks"][0]["copy_s"], &shown["blocks"][0]["copied_bytes"]),
+            (&0.0.into(), &0.into())
+        );
+        let streamed = &shown["blocks"][1];
+        assert_eq!((&streamed["block"], &streamed["device"]), (&3.into(), &"sim:1".into()));
+        assert_eq!((&streamed["copy_s"], &streamed["copied_bytes"]), (&0.75.into(), &300.into()));
+        assert_eq!((&streamed["compute_s"], &streamed["stall_s"]), (&2.0.into(), &0.25.into()));
     }
 }

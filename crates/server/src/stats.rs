@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use engine::JobEvent;
+use engine::{JobEvent, Progress};
 use graph::Identity;
 use nodes::Studio;
 use nodes::studio::ModelStats;
@@ -12,7 +12,7 @@ use residency::{ModelId, StreamStats};
 use serde::Serialize;
 
 /// Jobs that are remembered.
-const JOBS: usize = 200;
+pub(crate) const JOBS: usize = 200;
 /// Nodes that are remembered of one job: those that took longest.
 const NODES: usize = 100;
 
@@ -83,6 +83,35 @@ struct NodeStats {
     seconds_per_step: Option<f64>,
 }
 
+/// The job that runs now.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RunningJob {
+    prompt_id: String,
+    seconds: f64,
+    streamed_bytes: u64,
+    stalls: u64,
+    stalled_seconds: f64,
+    /// Models that it evaluated so far.
+    models: Vec<ModelRun>,
+    /// Nodes that run.
+    nodes: Vec<RunningNode>,
+    /// Nodes that ran before them.
+    nodes_done: usize,
+}
+
+/// A node that runs.
+#[derive(Clone, Debug, Serialize)]
+struct RunningNode {
+    node: String,
+    class: String,
+    seconds: f64,
+    /// How far it is, of `max`; both 0 before its first tick.
+    value: f64,
+    max: f64,
+    /// Between its first and its latest tick, per tick.
+    seconds_per_step: Option<f64>,
+}
+
 #[derive(Debug)]
 struct Running {
     prompt_id: Arc<str>,
@@ -90,6 +119,8 @@ struct Running {
     before: Totals,
     open: Vec<OpenNode>,
     nodes: Vec<NodeStats>,
+    /// All that ended, those too that `nodes` does not have.
+    nodes_done: usize,
 }
 
 #[derive(Debug)]
@@ -99,6 +130,15 @@ struct OpenNode {
     first_tick: Option<Instant>,
     last_tick: Option<Instant>,
     ticks: u64,
+    value: f64,
+    max: f64,
+}
+
+impl OpenNode {
+    fn seconds_per_step(&self) -> Option<f64> {
+        let (first, last) = self.first_tick.zip(self.last_tick).filter(|_| self.ticks > 1)?;
+        Some(last.duration_since(first).as_secs_f64() / (self.ticks - 1) as f64)
+    }
 }
 
 /// What loaded models did until now.
@@ -146,9 +186,15 @@ impl Totals {
 }
 
 impl Stats {
-    /// The latest jobs, oldest first.
-    pub(crate) fn latest(&self) -> Vec<JobStats> {
-        self.lock().ended.iter().cloned().collect()
+    /// So many of the latest jobs, oldest first.
+    pub(crate) fn latest(&self, count: usize) -> Vec<JobStats> {
+        let kept = self.lock();
+        kept.ended.iter().skip(kept.ended.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// The job that runs, if one does. `totals` are those of now.
+    pub(crate) fn running(&self, now: Instant, totals: &Totals) -> Option<RunningJob> {
+        self.lock().running.as_ref().map(|running| running.shown(now, totals))
     }
 
     /// Notes an event of a job and when it was.
@@ -165,15 +211,21 @@ impl Stats {
         {
             let before = totals.cloned().unwrap_or_default();
             let prompt_id = Arc::clone(prompt_id);
-            kept.running =
-                Some(Running { prompt_id, since: at, before, open: Vec::new(), nodes: Vec::new() });
+            kept.running = Some(Running {
+                prompt_id,
+                since: at,
+                before,
+                open: Vec::new(),
+                nodes: Vec::new(),
+                nodes_done: 0,
+            });
         }
         let Some(running) = kept.running.as_mut().filter(|running| running.prompt_id == *prompt_id) else {
             return;
         };
         match event {
             JobEvent::Started(identity) => running.open(identity, at),
-            JobEvent::Progress(progress) => running.tick(&progress.identity, at),
+            JobEvent::Progress(progress) => running.tick(progress, at),
             JobEvent::Finished(identity) => running.close(identity, at),
             JobEvent::Ended { .. } => {
                 let ended = kept.running.take().map(|running| running.end(at, totals));
@@ -195,11 +247,21 @@ impl Running {
     fn open(&mut self, identity: &Arc<Identity>, at: Instant) {
         self.close(identity, at);
         let identity = Arc::clone(identity);
-        self.open.push(OpenNode { identity, since: at, first_tick: None, last_tick: None, ticks: 0 });
+        let (first_tick, last_tick) = (None, None);
+        self.open.push(OpenNode {
+            identity,
+            since: at,
+            first_tick,
+            last_tick,
+            ticks: 0,
+            value: 0.0,
+            max: 0.0,
+        });
     }
 
-    fn tick(&mut self, identity: &Arc<Identity>, at: Instant) {
-        if let Some(node) = self.open.iter_mut().find(|node| node.identity.node == identity.node) {
+    fn tick(&mut self, progress: &Progress, at: Instant) {
+        if let Some(node) = self.open.iter_mut().find(|node| node.identity.node == progress.identity.node) {
+            (node.value, node.max) = (progress.value, progress.max);
             node.first_tick.get_or_insert(at);
             node.last_tick = Some(at);
             node.ticks += 1;
@@ -211,14 +273,13 @@ impl Running {
             return;
         };
         let node = self.open.swap_remove(place);
-        let between = node.first_tick.zip(node.last_tick).filter(|_| node.ticks > 1);
+        self.nodes_done += 1;
         self.nodes.push(NodeStats {
             node: node.identity.node.to_string(),
             class: node.identity.class.clone(),
             seconds: at.duration_since(node.since).as_secs_f64(),
             steps: node.ticks,
-            seconds_per_step: between
-                .map(|(first, last)| last.duration_since(first).as_secs_f64() / (node.ticks - 1) as f64),
+            seconds_per_step: node.seconds_per_step(),
         });
         if self.nodes.len() >= 2 * NODES {
             self.keep_longest();
@@ -228,6 +289,28 @@ impl Running {
     fn keep_longest(&mut self) {
         self.nodes.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         self.nodes.truncate(NODES);
+    }
+
+    fn shown(&self, now: Instant, totals: &Totals) -> RunningJob {
+        let streamed = totals.streamed_since(&self.before);
+        let node = |node: &OpenNode| RunningNode {
+            node: node.identity.node.to_string(),
+            class: node.identity.class.clone(),
+            seconds: now.saturating_duration_since(node.since).as_secs_f64(),
+            value: node.value,
+            max: node.max,
+            seconds_per_step: node.seconds_per_step(),
+        };
+        RunningJob {
+            prompt_id: self.prompt_id.to_string(),
+            seconds: now.saturating_duration_since(self.since).as_secs_f64(),
+            streamed_bytes: streamed.bytes,
+            stalls: streamed.stalls,
+            stalled_seconds: streamed.stalled.as_secs_f64(),
+            models: totals.runs_since(&self.before),
+            nodes: self.open.iter().map(node).collect(),
+            nodes_done: self.nodes_done,
+        }
     }
 
     fn end(mut self, at: Instant, totals: Option<&Totals>) -> JobStats {
@@ -251,7 +334,7 @@ impl Running {
 mod tests {
     use std::time::Duration;
 
-    use engine::{Message, Progress};
+    use engine::Message;
     use graph::Literal;
 
     use super::*;
@@ -286,9 +369,19 @@ mod tests {
                 Progress { identity: identity(), value: 1.0, max: 3.0, picture: None, is_plain: false };
             stats.record(at(second), &id, &JobEvent::Progress(tick), None);
         }
+        let now = serde_json::to_value(stats.running(at(8), &totals(5, 120))).unwrap();
+        assert_eq!(
+            (&now["seconds"], &now["streamed_bytes"], &now["nodes_done"]),
+            (&8.0.into(), &20.into(), &0.into())
+        );
+        let node = &now["nodes"][0];
+        assert_eq!((&node["value"], &node["max"], &node["seconds"]), (&1.0.into(), &3.0.into(), &7.0.into()));
+        assert_eq!(node["seconds_per_step"], 3.0);
         stats.record(at(9), &id, &JobEvent::Finished(identity()), None);
         stats.record(at(10), &id, &JobEvent::Ended { last: None }, Some(&totals(6, 150)));
-        let shown = serde_json::to_value(stats.latest()).unwrap();
+        assert!(stats.running(at(11), &Totals::default()).is_none());
+        assert!(stats.latest(0).is_empty());
+        let shown = serde_json::to_value(stats.latest(JOBS)).unwrap();
         assert_eq!(shown[0]["seconds"], 10.0);
         assert_eq!(shown[0]["streamed_bytes"], 50);
         assert_eq!(shown[0]["streamed_blocks"], 2);

@@ -4,6 +4,7 @@
 mod protocol {
     pub(crate) mod classes;
     pub(crate) mod client;
+    mod dashboard;
     mod guards;
     mod jobs;
     mod load;

@@ -122,7 +122,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
 
 /// Writes a FLUX checkpoint of procedural weights with this many double and single blocks, the matrices of the
 /// blocks stored in a format.
-fn write_model(dir: &Path, format: &str, [double, single]: [usize; 2]) -> Result<PathBuf> {
+pub(super) fn write_model(dir: &Path, format: &str, [double, single]: [usize; 2]) -> Result<PathBuf> {
     let mut manifest: Value = serde_json::from_str(ONE_BLOCK_EACH)?;
     let tensors = manifest["tensors"].as_array().context("the manifest lists no tensors")?.clone();
     let mut all = Vec::new();

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use device::Device;
 use meta::{DType, Encoding, QuantFormat};
 use serde::Serialize;
@@ -81,6 +81,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             None => row(shape, &lane, |budget| peer_seconds(&mut torch, shape, &lane, budget))?,
         });
     }
+    ensure!(!rows.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),

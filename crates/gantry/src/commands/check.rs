@@ -24,6 +24,8 @@ pub(super) fn run(machine: &Machine, args: &CheckArgs) -> Result<ExitCode> {
     for path in &args.paths {
         collect(path, path, &mut files)?;
     }
+    let named: Vec<String> = args.paths.iter().map(|path| path.display().to_string()).collect();
+    anyhow::ensure!(!files.is_empty(), "there are no workflow files (*.json) in {}", named.join(", "));
     let read = files.into_iter().map(|(name, path)| (name, read(&path)));
     let coverage = workflow::coverage(read, &catalogue);
     if args.output.json {
@@ -50,7 +52,14 @@ fn collect(root: &Path, path: &Path, files: &mut Vec<(String, PathBuf)>) -> Resu
 }
 
 fn read(path: &Path) -> Result<Literal, String> {
-    workflow_file::read(path).map_err(|error| crate::told(&error))
+    // The file's name stands before the reason already.
+    workflow_file::read(path).map_err(|error| {
+        let told = crate::told(&error);
+        told.trim_start_matches("gantry:")
+            .trim()
+            .trim_start_matches(&format!("{} ", path.display()))
+            .to_owned()
+    })
 }
 
 fn to_text(coverage: &Coverage) -> String {

@@ -1,5 +1,6 @@
 //! `gantry demo`: a picture by the small model that comes with the binary.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use checkpoint::Checkpoint;
 use meta::DeviceId;
 
 use super::draw::{Progress, Target, place};
-use super::print;
+use super::{print, tell};
 use crate::cli::DemoArgs;
 use crate::demo_model;
 use crate::drawing::{Drawing, FluxFiles, FluxPipeline};
@@ -17,9 +18,17 @@ use crate::machine::Machine;
 
 /// Width and height that the demo model was trained for.
 const SIDE: usize = 128;
+/// What to do next.
+const NEXT: &str = "\
+Next:
+  gantry demo \"a green triangle left of a yellow circle\" --seed 7   your own words: one or two coloured shapes
+  gantry serve                                                       the web front end, with this model in its loaders
+  gantry doctor                                                      what this machine can do, and where models go
+";
 
 pub(super) fn run(machine: &Machine, args: &DemoArgs) -> Result<ExitCode> {
     let start = Instant::now();
+    let target = Target::new(Some(&args.output))?;
     let file = |name: &str, bytes: &'static [u8]| -> Result<Arc<Checkpoint>> {
         Ok(Arc::new(Checkpoint::from_static(name, bytes)?))
     };
@@ -44,14 +53,16 @@ pub(super) fn run(machine: &Machine, args: &DemoArgs) -> Result<ExitCode> {
         guidance: 1.0,
     };
     let picture = pipeline.draw(&drawing, &mut Progress::start())?;
-    Target::File(args.output.clone()).write(&picture, &drawing.prompt)?;
+    target.write(&picture, &drawing.prompt)?;
     print(&format!(
-        "\"{}\" drawn in {:.1} s: {}\n\
-         Next: gantry demo \"a green triangle left of a yellow circle\" --seed 7, or with a FLUX model of your own:\n\
-         gantry draw PROMPT --model flux1-schnell.safetensors --clip-l … --t5 … --vae … -o picture.png\n",
+        "\"{}\" drawn in {:.1} s: {}\n",
         drawing.prompt,
         start.elapsed().as_secs_f64(),
         args.output.display(),
     ))?;
+    // Advice is for people: scripts that read the output, or run without a terminal, do not get it.
+    if std::io::stderr().is_terminal() {
+        tell(NEXT);
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,8 +15,10 @@ use models::detect::{Role, detect};
 use placement::AllocationText;
 use sampling::{Observer, Step};
 
+use super::tell;
 use crate::cli::{DrawArgs, PlaceArgs};
 use crate::drawing::{Drawing, FluxFiles, FluxPipeline, Picture};
+use crate::host;
 use crate::machine::Machine;
 
 pub(super) fn run(machine: &Machine, args: &DrawArgs) -> Result<ExitCode> {
@@ -32,9 +34,7 @@ pub(super) fn run(machine: &Machine, args: &DrawArgs) -> Result<ExitCode> {
         allocation,
         (args.size.width, args.size.height),
     )?;
-    for name in pipeline.patch(&loras)? {
-        eprintln!("no weight takes {name}; it is left out");
-    }
+    warn_unmatched(&pipeline.patch(&loras)?);
     let drawing = Drawing {
         prompt,
         width: args.size.width,
@@ -46,6 +46,19 @@ pub(super) fn run(machine: &Machine, args: &DrawArgs) -> Result<ExitCode> {
     let picture = pipeline.draw(&drawing, &mut Progress::start())?;
     target.write(&picture, &drawing.prompt)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names what no weight takes: a LoRA for another model has hundreds of such tensors, so only the first.
+fn warn_unmatched(names: &[String]) {
+    const NAMED: usize = 3;
+    if names.is_empty() {
+        return;
+    }
+    let first = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
+    tell(&format!(
+        "--lora: no weight takes {first}{more}; left out. If the picture does not change, the LoRA is for another model.\n"
+    ));
 }
 
 /// Where to compute, and where bytes go.
@@ -78,11 +91,11 @@ fn prompt(given: Option<&str>) -> Result<String> {
 
 /// The model's files; a part that no file has is named, with the flag that gives it.
 fn files(args: &DrawArgs) -> Result<FluxFiles> {
-    let model = Arc::new(Checkpoint::open(&args.model)?);
+    let model = Arc::new(Checkpoint::open(&args.model).context("--model")?);
     let parts = detect(&model).parts;
     let other = |given: &Option<PathBuf>, flag: &str, what: &str, role: Role| -> Result<Arc<Checkpoint>> {
         match given {
-            Some(path) => Ok(Arc::new(Checkpoint::open(path)?)),
+            Some(path) => Ok(Arc::new(Checkpoint::open(path).context(flag.to_owned())?)),
             None if parts.iter().any(|part| part.role == role) => Ok(Arc::clone(&model)),
             None => {
                 bail!("{} has no {what}: give the file that has it with {flag} FILE", args.model.display())
@@ -102,7 +115,15 @@ fn lora(text: &str) -> Result<(Arc<Checkpoint>, f64)> {
     let split =
         text.rsplit_once(':').and_then(|(file, strength)| Some((file, strength.parse::<f64>().ok()?)));
     let (file, strength) = split.unwrap_or((text, 1.0));
-    Ok((Arc::new(Checkpoint::open(file)?), strength))
+    let file = Arc::new(Checkpoint::open(file).context("--lora")?);
+    let found = detect(&file);
+    ensure!(
+        found.parts.is_empty() || found.parts.iter().any(|part| part.role == Role::Patch),
+        "--lora {}: this is no LoRA but {}",
+        file.path().display(),
+        found.seems()
+    );
+    Ok((file, strength))
 }
 
 /// Where the picture goes.
@@ -115,7 +136,27 @@ impl Target {
     /// A file, or a pipe if there is no name; a terminal is not a place for a picture.
     pub(super) fn new(file: Option<&Path>) -> Result<Target> {
         match file {
-            Some(path) => Ok(Target::File(path.to_owned())),
+            Some(path) => {
+                // Nobody should wait for a picture that has no place to go.
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                let folder = folder.unwrap_or(Path::new("."));
+                ensure!(
+                    folder.is_dir(),
+                    "-o {}: there is no folder {}; make it, or name another file",
+                    path.display(),
+                    folder.display()
+                );
+                ensure!(!path.is_dir(), "-o {}: this is a folder; name a file in it", path.display());
+                let refused = host::refuses_writing(folder).filter(|_| !path.exists());
+                if let Some(why) = refused {
+                    bail!(
+                        "-o {}: nothing can be written in {}: {why}; name a file in another folder",
+                        path.display(),
+                        folder.display()
+                    );
+                }
+                Ok(Target::File(path.to_owned()))
+            }
             None if std::io::stdout().is_terminal() => {
                 bail!("say where the picture goes: -o FILE, or a pipe")
             }
@@ -155,10 +196,9 @@ impl Observer for Progress {
     fn step(&mut self, step: &Step<'_>) {
         if self.shown {
             let done = step.index + 1;
-            eprint!("\rstep {done} of {}, {:.1} s", step.count, self.start.elapsed().as_secs_f64());
-            if done == step.count {
-                eprintln!();
-            }
+            let seconds = self.start.elapsed().as_secs_f64();
+            let end = if done == step.count { "\n" } else { "" };
+            tell(&format!("\rstep {done} of {}, {seconds:.1} s{end}", step.count));
         }
     }
 }

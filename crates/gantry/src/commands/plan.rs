@@ -1,5 +1,7 @@
 //! `gantry plan`: where every block of a file would go on this machine, and what a step would cost.
 
+mod picture;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -32,6 +34,13 @@ pub(super) struct Question {
     pub(super) working: ByteSize,
 }
 
+impl Question {
+    fn file_name(&self) -> String {
+        let name = self.file.file_name();
+        name.map_or_else(|| self.file.display().to_string(), |name| name.to_string_lossy().into())
+    }
+}
+
 pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     let text = allocation_text(args.alloc.as_deref(), args.virtual_vram_gb, &args.donor, args.compute);
     let question = Question {
@@ -42,6 +51,11 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
         working: args.working,
     };
     let plan = answer(machine, &question)?;
+    if let Some(path) = &args.picture {
+        let name = question.file_name();
+        std::fs::write(path, picture::draw(&plan, &name))
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
     if args.output.json {
         print_json(&plan)?;
     } else {
@@ -52,20 +66,27 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
 
 /// Measures the devices for a moment and plans.
 pub(super) fn answer(machine: &Machine, question: &Question) -> Result<Plan> {
+    answer_with(machine, question, &Checkpoint::open(&question.file)?, || speeds(machine))
+}
+
+/// Plans for a file that is open already, with speeds that may be known from before.
+pub(super) fn answer_with(
+    machine: &Machine,
+    question: &Question,
+    checkpoint: &Checkpoint,
+    speeds: impl FnOnce() -> Result<Vec<Speed>>,
+) -> Result<Plan> {
     let ids: Vec<DeviceId> = machine.registry().iter().map(Device::id).collect();
     // The text is read first: a slip in it should not wait for measurements.
     let allocation = AllocationText::parse_for(&question.text, &ids)?;
-    let checkpoint = Checkpoint::open(&question.file)?;
-    let file = &question.file;
-    let name = file.file_name().map_or_else(|| file.display().to_string(), |n| n.to_string_lossy().into());
-    let manifest = Manifest::by_names(&checkpoint, &name, question.rows)?;
+    let manifest = Manifest::by_names(checkpoint, &question.file_name(), question.rows)?;
     let written = allocation.allocation().compute;
     let compute = question.compute.or(written).unwrap_or_else(|| first_accelerator(&ids));
-    let rates = rates(machine)?;
-    let rate = rates.iter().find(|(id, _)| *id == compute).map(|(_, rate)| *rate);
+    let speeds = speeds()?;
+    let rate = speeds.iter().find(|speed| speed.id == compute).map(|speed| speed.flops_per_s);
     let rate =
         rate.with_context(|| format!("there is no device {compute} here; available: {}", list(&ids)))?;
-    let devices = device_specs(machine, &rates, rate)?;
+    let devices = device_specs(machine, &speeds, rate)?;
     let mut request = Residency::plan_request(&manifest, compute, devices, |flops| flops as f64 / rate);
     request.working_bytes = question.working.0;
     request.allocation = allocation;
@@ -97,9 +118,32 @@ fn list(ids: &[DeviceId]) -> String {
     ids.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Operations per second of every device in a linear layer, measured for a moment.
-fn rates(machine: &Machine) -> Result<Vec<(DeviceId, f64)>> {
-    machine.registry().iter().map(|device| Ok((device.id(), throughput(device)?))).collect()
+/// How fast a device is.
+#[derive(Clone, Copy)]
+pub(super) struct Speed {
+    id: DeviceId,
+    /// Operations per second in a linear layer.
+    flops_per_s: f64,
+    /// Bytes per second from pinned host memory; not used for the host itself.
+    link_bytes_per_s: f64,
+}
+
+/// Measures every device for a moment; what a simulated one was said to have is taken at its word.
+pub(super) fn speeds(machine: &Machine) -> Result<Vec<Speed>> {
+    let speed = |device: &Device| {
+        let (id, said) = (device.id(), machine.simulated(device.id()));
+        let flops_per_s = match said.and_then(|spec| spec.flops_per_s) {
+            Some(said) => said,
+            None => throughput(device)?,
+        };
+        let link_bytes_per_s = match (id.kind, said) {
+            (DeviceKind::Cpu, _) => 1.0,
+            (_, Some(said)) => said.link_bytes_per_s,
+            (_, None) => bandwidth::measure(device, machine.cpu())?.pinned_to_device,
+        };
+        Ok(Speed { id, flops_per_s, link_bytes_per_s })
+    };
+    machine.registry().iter().map(speed).collect()
 }
 
 /// Measures one product of a size that fills a device without taking long on a slow one, or a smaller one
@@ -124,21 +168,18 @@ fn throughput(device: &Device) -> Result<f64> {
 }
 
 /// What the planner is told of the machine.
-fn device_specs(machine: &Machine, rates: &[(DeviceId, f64)], compute_rate: f64) -> Result<Vec<DeviceSpec>> {
+fn device_specs(machine: &Machine, speeds: &[Speed], compute_rate: f64) -> Result<Vec<DeviceSpec>> {
     let mut specs = Vec::new();
-    for (device, (id, rate)) in machine.registry().iter().zip(rates) {
-        let link = match id.kind {
-            DeviceKind::Cpu => 1.0,
-            _ => bandwidth::measure(device, machine.cpu())?.pinned_to_device,
-        };
-        let peers = machine.registry().iter().filter(|peer| peer.id() != *id && peer.reaches(*id));
+    for (device, speed) in machine.registry().iter().zip(speeds) {
+        let (id, link) = (speed.id, speed.link_bytes_per_s);
+        let peers = machine.registry().iter().filter(|peer| peer.id() != id && peer.reaches(id));
         let report = device.ledger().report();
         specs.push(DeviceSpec {
-            id: *id,
+            id,
             total_bytes: device.memory()?.total,
             available_bytes: report.available(),
             link_bytes_per_s: link,
-            compute_factor: compute_rate / rate,
+            compute_factor: compute_rate / speed.flops_per_s,
             reaches: peers.map(|peer| PeerLink { device: peer.id(), bytes_per_s: link }).collect(),
         });
     }

@@ -16,7 +16,7 @@ use nodes::studio::Settings;
 use serde_json::json;
 use workflow::Converted;
 
-use super::{print, print_json};
+use super::{print, print_json, tell};
 use crate::cli::RunArgs;
 use crate::machine::Machine;
 use crate::{serving, workflow_file};
@@ -36,7 +36,7 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         workflow::to_prompt(&file, &catalogue).with_context(|| format!("{}", args.workflow.display()))?
     };
     for warning in &warnings {
-        eprintln!("{warning}");
+        tell(&format!("{warning}\n"));
     }
     for setting in &args.set {
         set(&mut prompt, setting)?;
@@ -49,7 +49,7 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         Ok(accepted) => {
             told_problems(accepted.node_errors.iter().map(|(id, it)| (id.as_ref(), it)))
                 .iter()
-                .for_each(|line| eprintln!("left out: {line}"));
+                .for_each(|line| tell(&format!("left out: {line}\n")));
             accepted.outputs
         }
         Err(rejected) => bail!("{}", told_rejection(&args.workflow, &rejected)),
@@ -135,7 +135,7 @@ fn finish(report: &RunReport, folders: &nodes::Folders, start: Instant, as_json:
             print(&format!("{}\n", path.display()))?;
         }
     }
-    eprintln!("done in {:.1} s", start.elapsed().as_secs_f64());
+    tell(&format!("done in {:.1} s\n", start.elapsed().as_secs_f64()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -154,7 +154,7 @@ impl Told {
     fn close(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *open) {
-            eprintln!();
+            tell("\n");
         }
     }
 }
@@ -164,16 +164,16 @@ impl Observer for Told {
         match event {
             RunEvent::Started { identity } if self.shown => {
                 self.close();
-                eprint!("{} ({})", identity.class, identity.display);
+                tell(&format!("{} ({})", identity.class, identity.display));
                 *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
             }
             RunEvent::Progress { identity, value, max, .. } if self.shown => {
-                eprint!("\r{} ({}): {value} of {max}", identity.class, identity.display);
+                tell(&format!("\r{} ({}): {value} of {max}", identity.class, identity.display));
             }
             RunEvent::Finished { .. } if self.shown => self.close(),
             RunEvent::Blocked(failure) => {
                 self.close();
-                eprintln!("node {}: {}", failure.identity.display, failure.message.trim_end());
+                tell(&format!("node {}: {}\n", failure.identity.display, failure.message.trim_end()));
             }
             _ => {}
         }

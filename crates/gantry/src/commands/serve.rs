@@ -1,6 +1,8 @@
 //! `gantry serve`: ComfyUI's API and web front end.
 
-use std::path::PathBuf;
+mod welcome;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,22 +10,20 @@ use anyhow::{Context, Result, ensure};
 use device::Registry;
 use engine::EngineConfig;
 use graph::CacheMode;
-use meta::ByteSize;
 use nodes::studio::Settings;
-use placement::Plan;
 use server::files::{FilesConfig, LogRing, WebPackages};
-use server::{PlanQuestion, Planner, ProcessInfo, ServerConfig, TlsFiles};
+use server::{ProcessInfo, ServerConfig, TlsFiles};
 
-use super::plan;
+use super::planner::MachinePlanner;
 use super::print;
 use crate::cli::{CacheArgs, ServeArgs};
 use crate::machine::Machine;
-use crate::{environment, serving};
+use crate::{environment, host, serving};
 
 /// Jobs that the history remembers.
 const HISTORY: usize = 10_000;
 /// The name of the database in the folder of users' files.
-const DATABASE: &str = "gantry.db";
+pub(super) const DATABASE: &str = "gantry.db";
 
 pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Result<ExitCode> {
     let logs = LogRing::default();
@@ -36,11 +36,10 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
     }
     let folders = serving::folders(&args.folders)?;
     serving::empty(&folders.temp)?;
-    let temp = folders.temp.clone();
+    let (temp, own_files) = (folders.temp.clone(), folders.clone());
     let database = args.database.clone().unwrap_or_else(|| folders.user.join(DATABASE));
-    if let Some(folder) = database.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    }
+    make_database_folder(&database, &folders.user)?;
+    warn_of_folders(&folders);
     let settings = Settings {
         no_metadata: args.disable_metadata,
         preview_size: Some(args.preview_size),
@@ -66,12 +65,54 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
         engine,
         Arc::new(catalogue),
         studio,
-        // Launchers wait for this line on the output; whoever reads it may be gone.
-        |server| drop(print(&format!("{}\n", server.gui_line()))),
+        |server| {
+            // Launchers wait for this line on the output; whoever reads it may be gone.
+            drop(print(&format!("{}\n", server.gui_line())));
+            let url = server.url();
+            tracing::info!("{}", welcome::dashboard(&url));
+            // Looking through large folders takes a while, and nobody has to wait for it.
+            std::thread::spawn(move || {
+                if let Some(text) = welcome::without_models(&own_files, &url) {
+                    tracing::info!("{text}");
+                }
+            });
+        },
         server::stop_signal(),
-    )?;
+    )
+    .map_err(|error| match error {
+        server::Error::Bind { .. } => anyhow::Error::new(error).context(format!("--port {}", args.port)),
+        error => error.into(),
+    })?;
     serving::empty(&temp)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folder that the database goes into.
+fn make_database_folder(database: &Path, user: &Path) -> Result<()> {
+    ensure!(!database.is_dir(), "--database {}: this is a folder; name a file in it", database.display());
+    let Some(folder) = database.parent() else { return Ok(()) };
+    let flag = if folder == user { "--user-directory" } else { "--database" };
+    ensure!(
+        folder.is_dir() || !folder.exists(),
+        "{} is a file, but must be a folder; name another with {flag}",
+        folder.display()
+    );
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("the folder {} cannot be made; name another with {flag}", folder.display()))
+}
+
+/// A folder that cannot be written to fails the first job that saves; better that it is known before.
+fn warn_of_folders(folders: &nodes::Folders) {
+    for (folder, flag) in [(&folders.output, "--output-directory"), (&folders.temp, "--temp-directory")] {
+        let above = folder.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+        let why = if above.is_dir() { host::refuses_writing(above) } else { Some("it is a file".to_owned()) };
+        if let Some(why) = why {
+            let (folder, above) = (folder.display(), above.display());
+            tracing::warn!(
+                "nothing can be written to {folder} ({above}: {why}); name another folder with {flag}"
+            );
+        }
+    }
 }
 
 fn server_config(
@@ -109,6 +150,11 @@ fn server_config(
         max_upload_bytes: max_upload as u64,
         logs,
     };
+    for (flag, file) in [("--tls-keyfile", &args.tls_keyfile), ("--tls-certfile", &args.tls_certfile)] {
+        if let Some(file) = file {
+            ensure!(file.is_file(), "{flag} {}: there is no such file", file.display());
+        }
+    }
     let tls = |key: &PathBuf, certificate: &PathBuf| TlsFiles {
         key: key.clone(),
         certificate: certificate.clone(),
@@ -130,7 +176,7 @@ fn server_config(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         front_end_version: packages.front_end_version,
     };
-    config.planner = Some(Arc::new(MachinePlanner(machine)));
+    config.planner = Some(Arc::new(MachinePlanner::new(machine)));
     Ok(config)
 }
 
@@ -150,25 +196,4 @@ fn host_memory(devices: Registry) -> Option<engine::HostMemory> {
         memory.map_or(0.0, |memory| 1.0 - memory.free as f64 / memory.total.max(1) as f64)
     };
     Some(Box::new(used))
-}
-
-/// Answers `POST /gantry/plan` as `gantry plan` does.
-struct MachinePlanner(Arc<Machine>);
-
-impl Planner for MachinePlanner {
-    fn plan(&self, file: &std::path::Path, question: &PlanQuestion) -> Result<Plan, String> {
-        let asked = plan::Question {
-            file: file.to_owned(),
-            text: plan::allocation_text(
-                question.alloc.as_deref(),
-                question.virtual_vram_gb,
-                question.donor.as_deref().unwrap_or("cpu"),
-                question.compute,
-            ),
-            compute: question.compute,
-            rows: question.rows.unwrap_or(plan::DEFAULT_ROWS),
-            working: ByteSize(question.working_bytes.unwrap_or(plan::DEFAULT_WORKING_BYTES)),
-        };
-        plan::answer(&self.0, &asked).map_err(|error| crate::told(&error))
-    }
 }

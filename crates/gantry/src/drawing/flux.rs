@@ -108,7 +108,7 @@ impl FluxPipeline {
                 let found = detect(file);
                 let part = found.parts_for(Role::Text).find(|part| is_it(&part.family));
                 let part = part.with_context(|| {
-                    format!("{} has no {wanted}; it looks like {found}", file.path().display())
+                    format!("{} has no {wanted}: it is {}", file.path().display(), found.seems())
                 })?;
                 let model = TextEncoder::read(file, &found, part)?;
                 let tokenizer = TextTokenizer::for_encoder(file, &model)?.filled_to(T5_TOKENS);

@@ -87,6 +87,12 @@ impl Report {
     }
 
     /// Whether there were cases and all passed.
+    /// Whether no case ran.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+
+    /// Whether all cases passed, and there were some.
     pub(crate) fn passed(&self) -> bool {
         !self.outcomes.is_empty() && self.outcomes.iter().all(|o| o.passed)
     }

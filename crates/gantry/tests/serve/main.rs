@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod first_run;
 mod free_while_running;
 mod golden;
 mod http;

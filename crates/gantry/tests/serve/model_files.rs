@@ -39,6 +39,18 @@ pub(crate) fn write_regenerated(models: &Path) {
     });
 }
 
+/// Writes a small model that describes pictures, in nonsense, under the name of a published one.
+pub(crate) fn write_captioner(models: &Path, name: &str) {
+    let folder = models.join("LLM").join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let manifest = Manifest::bundled("florence2_tiny").unwrap();
+    std::fs::write(folder.join("model.safetensors"), manifest.bytes().unwrap()).unwrap();
+    std::fs::write(folder.join("config.json"), manifest.config.to_string()).unwrap();
+    for file in ["vocab.json", "merges.txt", "preprocessor_config.json"] {
+        std::fs::copy(testkit::data_path(&format!("florence2_tiny/{file}")), folder.join(file)).unwrap();
+    }
+}
+
 /// Writes the demo model as one checkpoint file.
 pub(crate) fn write_demo_checkpoint(models: &Path) {
     let parts = [

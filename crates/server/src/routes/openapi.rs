@@ -14,6 +14,8 @@ struct Described {
     method: &'static str,
     path: &'static str,
     summary: &'static str,
+    /// Parameters of its query, all of them whole numbers and none needed.
+    asks: &'static [&'static str],
     /// The schema of its body.
     takes: Option<&'static str>,
     /// Its status when all is well, and the schema of the answer.
@@ -25,8 +27,18 @@ struct Described {
 const ROUTES: &[Described] = &[
     Described {
         method: "get",
+        path: "/gantry/now",
+        summary: "Devices, models, snapshots after a number and stats with so many jobs, in one answer",
+        asks: &["after", "jobs"],
+        takes: None,
+        gives: ("200", Some("Now")),
+        fails: &[],
+    },
+    Described {
+        method: "get",
         path: "/gantry/devices",
         summary: "The machine's devices and their memory",
+        asks: &[],
         takes: None,
         gives: ("200", Some("Devices")),
         fails: &[],
@@ -35,6 +47,7 @@ const ROUTES: &[Described] = &[
         method: "get",
         path: "/gantry/models",
         summary: "The loaded models",
+        asks: &[],
         takes: None,
         gives: ("200", Some("Models")),
         fails: &[],
@@ -43,6 +56,7 @@ const ROUTES: &[Described] = &[
         method: "patch",
         path: "/gantry/models/{id}",
         summary: "Say whether a model stays when models are asked to leave",
+        asks: &[],
         takes: Some("RetentionChange"),
         gives: ("200", Some("Model")),
         fails: &["400", "404"],
@@ -51,14 +65,25 @@ const ROUTES: &[Described] = &[
         method: "delete",
         path: "/gantry/models/{id}",
         summary: "Unload a model, whatever its retention",
+        asks: &[],
         takes: None,
         gives: ("204", None),
         fails: &["404"],
     },
     Described {
         method: "get",
+        path: "/gantry/files",
+        summary: "Model files that can be planned, and the folders they belong in",
+        asks: &[],
+        takes: None,
+        gives: ("200", Some("Files")),
+        fails: &[],
+    },
+    Described {
+        method: "get",
         path: "/gantry/snapshots",
-        summary: "Bytes in use on every device over time, oldest first",
+        summary: "Bytes in use on every device over time, oldest first; those with a higher number than after",
+        asks: &["after"],
         takes: None,
         gives: ("200", Some("Snapshots")),
         fails: &[],
@@ -67,6 +92,7 @@ const ROUTES: &[Described] = &[
         method: "post",
         path: "/gantry/plan",
         summary: "Where every block of a model file would go, and how long a step would take",
+        asks: &["faults"],
         takes: Some("PlanQuestion"),
         gives: ("200", Some("Plan")),
         fails: &["400", "404", "422", "501"],
@@ -74,7 +100,8 @@ const ROUTES: &[Described] = &[
     Described {
         method: "get",
         path: "/gantry/stats",
-        summary: "What the latest jobs took, oldest first",
+        summary: "What runs now, and what so many of the latest jobs took, oldest first",
+        asks: &["jobs"],
         takes: None,
         gives: ("200", Some("Stats")),
         fails: &[],
@@ -83,6 +110,7 @@ const ROUTES: &[Described] = &[
         method: "get",
         path: "/gantry/openapi.json",
         summary: "This document",
+        asks: &[],
         takes: None,
         gives: ("200", None),
         fails: &[],
@@ -115,12 +143,20 @@ fn operation(route: &Described) -> Value {
     }
     let mut responses = json!({ status: good });
     for status in route.fails {
-        responses[*status] = json!({ "description": "see the error", "content": content("Error") });
+        let schema = if *status == "422" { "PlanFault" } else { "Error" };
+        responses[*status] = json!({ "description": "see the error", "content": content(schema) });
     }
     let mut operation = json!({ "summary": route.summary, "responses": responses });
-    if route.path.contains("{id}") {
-        operation["parameters"] =
-            json!([{ "name": "id", "in": "path", "required": true, "schema": { "type": "integer" } }]);
+    let id = route.path.contains("{id}").then_some(("id", "path"));
+    let parameters = id.into_iter().chain(route.asks.iter().map(|name| (*name, "query")));
+    let parameters: Vec<Value> = parameters
+        .map(|(name, place)| {
+            let whole = json!({ "type": "integer", "minimum": 0 });
+            json!({ "name": name, "in": place, "required": place == "path", "schema": whole })
+        })
+        .collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = Value::from(parameters);
     }
     if let Some(schema) = route.takes {
         operation["requestBody"] = json!({ "required": true, "content": content(schema) });
@@ -133,12 +169,13 @@ fn content(schema: &str) -> Value {
 }
 
 fn schemas() -> Value {
-    let mut schemas = memory_schemas();
-    let others = work_schemas();
-    if let (Value::Object(schemas), Value::Object(others)) = (&mut schemas, others) {
-        schemas.extend(others);
+    let mut all = Map::new();
+    for part in [memory_schemas(), planning_schemas(), work_schemas()] {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
     }
-    schemas
+    Value::Object(all)
 }
 
 fn memory_schemas() -> Value {
@@ -147,6 +184,10 @@ fn memory_schemas() -> Value {
     let by_device = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
     json!({
         "Error": object(&[("error", text.clone())]),
+        "Now": object(&[
+            ("devices", list("Device")), ("models", list("Model")), ("snapshots", list("Snapshot")),
+            ("stats", json!({ "$ref": "#/components/schemas/Stats" })),
+        ]),
         "Devices": object(&[("devices", list("Device"))]),
         "Device": object(&[
             ("id", text.clone()), ("name", text.clone()), ("detail", text.clone()), ("simulated", flag.clone()),
@@ -164,7 +205,9 @@ fn memory_schemas() -> Value {
                 ("blocks", whole.clone()), ("bytes", whole.clone()), ("stalls", whole.clone()),
                 ("stalled_seconds", json!({ "type": "number" })),
             ])),
+            ("profile", json!({ "$ref": "#/components/schemas/StepProfile" })),
         ]),
+        "StepProfile": step_profile(),
         "Snapshots": object(&[("snapshots", list("Snapshot"))]),
         "Snapshot": object(&[
             ("number", whole), ("time", json!({ "type": "string", "format": "date-time" })), ("label", text),
@@ -173,29 +216,75 @@ fn memory_schemas() -> Value {
     })
 }
 
-fn work_schemas() -> Value {
+fn step_profile() -> Value {
+    let (text, whole, number) =
+        (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "number" }));
+    let block = object(&[
+        ("block", whole.clone()),
+        ("device", text),
+        ("begin_s", number.clone()),
+        ("compute_s", number.clone()),
+        ("stall_s", number.clone()),
+        ("copy_s", number.clone()),
+        ("copied_bytes", whole),
+    ]);
+    let mut profile = object(&[("seconds", number), ("blocks", json!({ "type": "array", "items": block }))]);
+    profile["type"] = json!(["object", "null"]);
+    profile
+}
+
+fn planning_schemas() -> Value {
     let (text, whole, number) =
         (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "number" }));
     let mut question = object(&[
         ("file", text.clone()),
         ("folder", text.clone()),
         ("alloc", text.clone()),
-        ("virtual_vram_gb", number.clone()),
+        ("virtual_vram_gb", number),
         ("donor", text.clone()),
         ("compute", text.clone()),
         ("rows", whole.clone()),
         ("working_bytes", whole.clone()),
     ]);
     question["required"] = json!(["file"]);
-    let plan = json!({ "type": "object", "required": ["compute", "blocks", "devices", "prediction"] });
-    let node = object(&[
-        ("node", text.clone()),
-        ("class", text.clone()),
-        ("seconds", number.clone()),
-        ("steps", whole.clone()),
-        ("seconds_per_step", json!({ "type": ["number", "null"] })),
+    let maybe_text = json!({ "type": ["string", "null"] });
+    let mut place = object(&[
+        ("text", text.clone()),
+        ("start", whole.clone()),
+        ("end", whole.clone()),
+        ("problem", text.clone()),
+        ("hint", maybe_text.clone()),
     ]);
-    let model = object(&[
+    place["type"] = json!(["object", "null"]);
+    let available = object(&[("device", text.clone()), ("bytes", whole)]);
+    let file = object(&[("name", text.clone()), ("bytes", json!({ "type": ["integer", "null"] }))]);
+    json!({
+        "PlanQuestion": question,
+        "Plan": { "type": "object", "required": ["compute", "blocks", "devices", "prediction"] },
+        "PlanFault": object(&[
+            ("error", text.clone()), ("place", place), ("nearest", maybe_text),
+            ("available", json!({ "type": "array", "items": available })),
+        ]),
+        "Files": object(&[("folders", list("Folder"))]),
+        "Folder": object(&[
+            ("folder", text.clone()), ("places", json!({ "type": "array", "items": text })),
+            ("files", json!({ "type": "array", "items": file })),
+        ]),
+    })
+}
+
+fn work_schemas() -> Value {
+    let (text, whole, number) =
+        (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "number" }));
+    let maybe_number = json!({ "type": ["number", "null"] });
+    let timed = [("node", text.clone()), ("class", text.clone()), ("seconds", number.clone())];
+    let per_step = ("seconds_per_step", maybe_number);
+    let node = object(&[&timed[..], &[("steps", whole.clone()), per_step.clone()]].concat());
+    let progress = [("value", number.clone()), ("max", number.clone()), per_step];
+    let running_node = object(&[&timed[..], &progress].concat());
+    let streamed =
+        [("streamed_bytes", whole.clone()), ("stalls", whole.clone()), ("stalled_seconds", number.clone())];
+    let model = [
         ("id", whole.clone()),
         ("name", text.clone()),
         ("family", text.clone()),
@@ -203,21 +292,22 @@ fn work_schemas() -> Value {
         ("steps", whole.clone()),
         ("predicted_seconds_per_step", number.clone()),
         ("measured_seconds_per_step", number.clone()),
-        ("streamed_bytes", whole.clone()),
-        ("stalls", whole.clone()),
-        ("stalled_seconds", number.clone()),
-    ]);
+    ];
+    let models = list("ModelRun");
+    let job = [("prompt_id", text), ("seconds", number), ("models", models)];
+    let ended = [("streamed_blocks", whole.clone()), ("nodes", json!({ "type": "array", "items": node }))];
+    let nodes = json!({ "type": "array", "items": running_node });
+    let open = [("nodes", nodes), ("nodes_done", whole.clone())];
+    let mut running = object(&[&job[..], &streamed, &open].concat());
+    running["type"] = json!(["object", "null"]);
     json!({
-        "PlanQuestion": question,
-        "Plan": plan,
         "Stats": object(&[
-            ("jobs", list("JobStats")), ("clients", whole.clone()), ("kept_models_missing", whole.clone()),
+            ("running", json!({ "$ref": "#/components/schemas/RunningJob" })), ("waiting", whole.clone()),
+            ("jobs", list("JobStats")), ("clients", whole.clone()), ("kept_models_missing", whole),
         ]),
-        "JobStats": object(&[
-            ("prompt_id", text), ("seconds", number.clone()), ("streamed_bytes", whole.clone()),
-            ("streamed_blocks", whole.clone()), ("stalls", whole), ("stalled_seconds", number),
-            ("models", json!({ "type": "array", "items": model })), ("nodes", json!({ "type": "array", "items": node })),
-        ]),
+        "RunningJob": running,
+        "JobStats": object(&[&job[..], &streamed, &ended].concat()),
+        "ModelRun": object(&[&model[..], &streamed].concat()),
     })
 }
 

@@ -1,23 +1,32 @@
 //! `/gantry/…`: devices, loaded models, memory over time, plans and measurements.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::handler::Handler;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
+use engine::Engine;
 use graph::Literal;
 use residency::{ModelId, Residency, Retention};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{ask, openapi};
 use crate::app::App;
-use crate::plan::PlanQuestion;
-use crate::shapes::{DeviceShape, ModelShape};
+use crate::hub::Hub;
+use crate::plan::{PlanFault, PlanQuestion};
+use crate::shapes::{DeviceShape, FolderShape, ModelShape};
+use crate::stats::{JOBS, JobStats, RunningJob, Totals};
 use crate::wire::{body, reply};
+
+/// The kinds of model folders whose files can be planned.
+const PLANNED: [&str; 6] =
+    ["diffusion_models", "unet_gguf", "checkpoints", "text_encoders", "clip_gguf", "vae"];
 
 /// A router that knows what is in it, so that the document of our routes can be compared with it.
 #[derive(Default)]
@@ -52,33 +61,61 @@ impl Routes {
 /// All of them.
 pub(super) fn routes() -> Routes {
     Routes::default()
+        .add(MethodFilter::GET, "/gantry/now", now)
         .add(MethodFilter::GET, "/gantry/devices", devices)
         .add(MethodFilter::GET, "/gantry/models", models)
         .add(MethodFilter::PATCH, "/gantry/models/{id}", change_model)
         .add(MethodFilter::DELETE, "/gantry/models/{id}", unload_model)
+        .add(MethodFilter::GET, "/gantry/files", model_files)
         .add(MethodFilter::GET, "/gantry/snapshots", snapshots)
         .add(MethodFilter::POST, "/gantry/plan", plan)
         .add(MethodFilter::GET, "/gantry/stats", stats)
         .add(MethodFilter::GET, "/gantry/openapi.json", openapi::show)
 }
 
-async fn devices(State(app): State<Arc<App>>) -> Result<Response, Response> {
-    ask(&app, |engine| {
-        let shown: Result<Vec<_>, _> = engine.studio().devices.iter().map(DeviceShape::of).collect();
-        match shown {
-            Ok(devices) => reply::json(&json!({ "devices": devices })),
-            Err(error) => reply::failed(&error),
-        }
+/// Everything that changes, in one answer: asking for it once a second is to cost next to nothing.
+async fn now(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Response, Response> {
+    let hub = Arc::clone(&app.hub);
+    ask(&app, move |engine| {
+        let devices = match device_shapes(engine) {
+            Ok(devices) => devices,
+            Err(error) => return reply::failed(&error),
+        };
+        let parts = [
+            serde_json::to_string(&devices),
+            serde_json::to_string(&model_shapes(engine)),
+            serde_json::to_string(&StatsShape::of(engine, &hub, part.jobs)),
+        ];
+        let [Ok(devices), Ok(models), Ok(stats)] = parts else {
+            return reply::failed(&"what is known cannot be written as JSON");
+        };
+        let snapshots = snapshot_lines(engine, part.after);
+        let body = format!(
+            "{{\"devices\":{devices},\"models\":{models},\"stats\":{stats},\"snapshots\":[{snapshots}]}}"
+        );
+        reply::json_bytes(StatusCode::OK, body)
     })
     .await
 }
 
-async fn models(State(app): State<Arc<App>>) -> Result<Response, Response> {
-    ask(&app, |engine| {
-        let models = engine.studio().residency.models();
-        reply::json(&json!({ "models": models.iter().map(ModelShape::of).collect::<Vec<_>>() }))
+async fn devices(State(app): State<Arc<App>>) -> Result<Response, Response> {
+    ask(&app, |engine| match device_shapes(engine) {
+        Ok(devices) => reply::json(&json!({ "devices": devices })),
+        Err(error) => reply::failed(&error),
     })
     .await
+}
+
+fn device_shapes(engine: &Engine) -> device::Result<Vec<DeviceShape>> {
+    engine.studio().devices.iter().map(DeviceShape::of).collect()
+}
+
+async fn models(State(app): State<Arc<App>>) -> Result<Response, Response> {
+    ask(&app, |engine| reply::json(&json!({ "models": model_shapes(engine) }))).await
+}
+
+fn model_shapes(engine: &Engine) -> Vec<ModelShape> {
+    engine.studio().residency.models().iter().map(ModelShape::of).collect()
 }
 
 async fn change_model(
@@ -135,16 +172,56 @@ fn no_model(id: &str) -> Response {
     reply::error(StatusCode::NOT_FOUND, &format!("model {id} is not loaded"))
 }
 
-async fn snapshots(State(app): State<Arc<App>>) -> Result<Response, Response> {
+/// The model files that can be planned, and where such files belong.
+async fn model_files(State(app): State<Arc<App>>) -> Result<Response, Response> {
     ask(&app, |engine| {
-        let latest = engine.studio().residency.snapshots().latest();
-        let lines: Vec<String> = latest.iter().map(residency::Snapshot::to_json_line).collect();
-        reply::json_bytes(StatusCode::OK, format!("{{\"snapshots\":[{}]}}", lines.join(",")))
+        let folders = &engine.studio().folders;
+        let shown: Vec<FolderShape> = PLANNED.iter().map(|key| FolderShape::of(folders, key)).collect();
+        reply::json(&json!({ "folders": shown }))
     })
     .await
 }
 
-async fn plan(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
+/// How a plan is asked for.
+#[derive(Deserialize)]
+struct Wish {
+    /// The status of an answer that is no plan: 422, or 200 for pages that ask while someone types.
+    faults: Option<u16>,
+}
+
+/// What part of a series is asked for.
+#[derive(Deserialize)]
+struct Part {
+    /// Only snapshots with higher numbers.
+    after: Option<u64>,
+    /// At most so many of the latest jobs.
+    jobs: Option<usize>,
+}
+
+async fn snapshots(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Response, Response> {
+    ask(&app, move |engine| {
+        let lines = snapshot_lines(engine, part.after);
+        reply::json_bytes(StatusCode::OK, format!("{{\"snapshots\":[{lines}]}}"))
+    })
+    .await
+}
+
+/// The snapshots with higher numbers, as JSON with commas between them.
+fn snapshot_lines(engine: &Engine, after: Option<u64>) -> String {
+    let latest = engine.studio().residency.snapshots().latest();
+    let wanted = latest.iter().filter(|snapshot| after.is_none_or(|after| snapshot.number > after));
+    wanted.map(residency::Snapshot::to_json_line).collect::<Vec<_>>().join(",")
+}
+
+async fn plan(
+    State(app): State<Arc<App>>,
+    Query(wish): Query<Wish>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let fault_status = match wish.faults {
+        Some(200) => StatusCode::OK,
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
     let question: PlanQuestion = serde_json::from_slice(&body).map_err(|error| {
         reply::error(StatusCode::BAD_REQUEST, &format!("the question cannot be read: {error}"))
     })?;
@@ -152,23 +229,45 @@ async fn plan(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Resp
     let planner =
         planner.ok_or_else(|| reply::error(StatusCode::NOT_IMPLEMENTED, "this server makes no plans"))?;
     ask(&app, move |engine| {
-        let Some(file) = question.find(&engine.studio().folders) else {
+        let studio = engine.studio();
+        let Some(file) = question.find(&studio.folders) else {
             let text = format!("no model folder has a file {:?}", question.file);
             return reply::error(StatusCode::NOT_FOUND, &text);
         };
-        match planner.plan(&file, &question) {
+        let opened = studio.open_file(&file).map_err(|error| PlanFault::told(error.to_string()));
+        match opened.and_then(|checkpoint| planner.plan(&checkpoint, &question)) {
             Ok(plan) => reply::json(&plan),
-            Err(text) => reply::error(StatusCode::UNPROCESSABLE_ENTITY, &text),
+            Err(fault) => reply::json_with(fault_status, &fault.shape(&studio.devices)),
         }
     })
     .await
 }
 
-async fn stats(State(app): State<Arc<App>>) -> Result<Response, Response> {
-    let (jobs, clients) = (app.hub.stats().latest(), app.hub.roster().len());
-    ask(&app, move |engine| {
-        let missing = engine.studio().residency.missing_kept();
-        reply::json(&json!({ "jobs": jobs, "clients": clients, "kept_models_missing": missing }))
-    })
-    .await
+async fn stats(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Response, Response> {
+    let hub = Arc::clone(&app.hub);
+    ask(&app, move |engine| reply::json(&StatsShape::of(engine, &hub, part.jobs))).await
+}
+
+/// What jobs do and did.
+#[derive(Serialize)]
+struct StatsShape {
+    running: Option<RunningJob>,
+    waiting: usize,
+    jobs: Vec<JobStats>,
+    clients: usize,
+    kept_models_missing: u64,
+}
+
+impl StatsShape {
+    fn of(engine: &Engine, hub: &Hub, jobs: Option<usize>) -> StatsShape {
+        let studio = engine.studio();
+        let running = hub.stats().running(Instant::now(), &Totals::of(studio));
+        StatsShape {
+            waiting: engine.remaining().saturating_sub(usize::from(running.is_some())),
+            running,
+            jobs: hub.stats().latest(jobs.unwrap_or(JOBS)),
+            clients: hub.roster().len(),
+            kept_models_missing: studio.residency.missing_kept(),
+        }
+    }
 }

@@ -78,7 +78,11 @@ pub(crate) async fn start() -> Server {
 }
 
 pub(crate) async fn start_with(config: ServerConfig) -> Server {
-    Server::start(config, EngineConfig::default(), catalogue(), studio()).await.unwrap()
+    start_in(config, Folders::default()).await
+}
+
+pub(crate) async fn start_in(config: ServerConfig, folders: Folders) -> Server {
+    Server::start(config, EngineConfig::default(), catalogue(), studio_in(folders)).await.unwrap()
 }
 
 pub(crate) fn catalogue() -> Arc<Catalogue> {
@@ -90,7 +94,11 @@ pub(crate) fn catalogue() -> Arc<Catalogue> {
 }
 
 pub(crate) fn studio() -> Arc<Studio> {
+    studio_in(Folders::default())
+}
+
+fn studio_in(folders: Folders) -> Arc<Studio> {
     let device = Device::new(Arc::new(NullBackend::new(0, 1 << 30)), 1 << 30);
     let devices = Registry::new([device]);
-    Arc::new(Studio::new(Folders::default(), devices, DeviceId::null(0), Settings::default()))
+    Arc::new(Studio::new(folders, devices, DeviceId::null(0), Settings::default()))
 }

@@ -1,21 +1,26 @@
 //! Our own routes, and those that say what this server is.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use placement::Plan;
+use checkpoint::Checkpoint;
+use nodes::Folders;
+use placement::{AllocationText, Plan, PlanError};
 use serde_json::json;
-use server::{PlanQuestion, Planner};
+use server::{PlanFault, PlanQuestion, Planner};
 
-use super::classes::{config, start, start_with};
+use super::classes::{config, start, start_in, start_with};
 use super::client::{get, post, request, show, submit};
 
+/// Reads the allocation and goes no further.
 struct Refuses;
 
 impl Planner for Refuses {
-    fn plan(&self, _: &Path, _: &PlanQuestion) -> Result<Plan, String> {
-        Err("no".to_owned())
+    fn plan(&self, _: &Checkpoint, question: &PlanQuestion) -> Result<Plan, PlanFault> {
+        let devices = [meta::DeviceId::CPU];
+        let read = AllocationText::parse_for(question.alloc.as_deref().unwrap_or_default(), &devices);
+        read.map_err(PlanError::Allocation)?;
+        Err(PlanFault::told("no"))
     }
 }
 
@@ -94,5 +99,95 @@ async fn classes_are_described_and_kept_by_their_tag() {
     let packed = [("host", "localhost"), ("accept-encoding", "gzip")];
     let answer = request(&server, "GET /object_info", &packed, b"").await;
     assert_eq!(answer.header("content-encoding"), Some("gzip"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_allocation_is_told_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = folder.path().join("models/diffusion_models");
+    std::fs::create_dir_all(&models).unwrap();
+    // The smallest safetensors file: a header without entries.
+    std::fs::write(models.join("a.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    let mut planning = config();
+    planning.planner = Some(Arc::new(Refuses));
+    let server = start_in(planning, Folders::at(folder.path())).await;
+
+    let files = get(&server, "/gantry/files").await.json();
+    assert_eq!(files["folders"][0]["folder"], "diffusion_models");
+    assert_eq!(files["folders"][0]["files"], json!([{ "name": "a.safetensors", "bytes": 10 }]));
+    let place = files["folders"][0]["places"][0].as_str().unwrap();
+    assert!(place.contains("models"), "where such files belong: {place}");
+
+    let question = json!({ "file": "a.safetensors", "alloc": "cpu,1gb;cuda:7,*" });
+    let answer = post(&server, "/gantry/plan", &question).await;
+    assert_eq!(answer.status, 422);
+    let fault = answer.json();
+    assert_eq!(fault["place"]["text"], "cpu,1gb;cuda:7,*");
+    assert_eq!((&fault["place"]["start"], &fault["place"]["end"]), (&json!(8), &json!(14)));
+    assert_eq!(fault["place"]["problem"], "there is no device cuda:7 here");
+    assert_eq!(fault["place"]["hint"], "available: cpu");
+    assert_eq!(fault["available"], json!([{ "device": "null:0", "bytes": 1 << 30 }]));
+    assert!(fault["error"].as_str().unwrap().contains("^^^^^^ there is no device cuda:7"));
+    let while_typing = post(&server, "/gantry/plan?faults=200", &question).await;
+    assert_eq!((while_typing.status, while_typing.json()), (200, fault));
+    let other = post(&server, "/gantry/plan", &json!({ "file": "a.safetensors" })).await;
+    assert_eq!((other.status, other.json()["error"].as_str()), (422, Some("no")));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_running_job_is_told() {
+    let server = start().await;
+    assert!(get(&server, "/gantry/stats").await.json()["running"].is_null());
+    let id = submit(&server, None, show(1, json!({ "steps": 1000, "step_ms": 5 }))).await;
+    let _waits = submit(&server, None, show(2, json!({}))).await;
+    let mut stats = json!({});
+    for _ in 0..400 {
+        stats = get(&server, "/gantry/stats?jobs=0").await.json();
+        if stats["running"]["nodes"][0]["value"].as_f64() > Some(2.0) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let running = &stats["running"];
+    assert_eq!(
+        (&running["prompt_id"], &stats["waiting"], &stats["jobs"]),
+        (&json!(id), &json!(1), &json!([]))
+    );
+    assert_eq!(
+        (&running["nodes"][0]["class"], &running["nodes"][0]["max"]),
+        (&json!("Show"), &json!(1000.0))
+    );
+    assert!(running["nodes"][0]["seconds_per_step"].as_f64().unwrap() >= 0.005);
+    assert_eq!(post(&server, "/interrupt", &json!({})).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_after_a_number_are_told() {
+    let server = start().await;
+    let mut numbers = Vec::new();
+    for _ in 0..400 {
+        if numbers.is_empty() {
+            post(&server, "/free", &json!({ "unload_models": true })).await;
+        }
+        let told = get(&server, "/gantry/snapshots").await.json();
+        numbers = told["snapshots"].as_array().unwrap().iter().map(|shot| shot["number"].clone()).collect();
+        if numbers.len() >= 4 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let later = get(&server, &format!("/gantry/snapshots?after={}", numbers[1])).await.json();
+    let all = get(&server, &format!("/gantry/now?jobs=0&after={}", numbers[1])).await.json();
+    assert_eq!(all["snapshots"], later["snapshots"]);
+    assert_eq!(all["devices"], get(&server, "/gantry/devices").await.json()["devices"]);
+    assert_eq!(all["models"], get(&server, "/gantry/models").await.json()["models"]);
+    assert_eq!(all["stats"], get(&server, "/gantry/stats?jobs=0").await.json());
+    let later: Vec<_> =
+        later["snapshots"].as_array().unwrap().iter().map(|shot| shot["number"].clone()).collect();
+    assert_eq!(later[..2], numbers[2..4]);
+    assert_eq!(get(&server, "/gantry/snapshots?after=x").await.status, 400);
     server.stop().await;
 }

@@ -1,0 +1,160 @@
+//! `gantry bench cpu`: whole-model steps on the CPU, ours and PyTorch's in turns, with the same weights, the
+//! same precision and the same number of threads. Each side runs in a process of its own, so that its memory
+//! and its processor time are its own.
+
+pub(super) mod ours;
+pub(super) mod report;
+mod side;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use meta::{DeviceId, Encoding, Shape};
+use serde_json::{Value, json};
+use testkit::{Manifest, SafetensorsWriter, ScratchDir, random_normal};
+
+use crate::cli::BenchArgs;
+use crate::commands::{print, print_json};
+use crate::machine::Machine;
+
+use report::{Measured, Report, Row};
+use side::Side;
+
+/// One double and one single block at FLUX's full width.
+const FLUX: &str = include_str!("../../../testkit/data/manifests/flux_dev_d1s1.json");
+/// The autoencoder of FLUX at its full size.
+const AUTOENCODER: &str = include_str!("../../../testkit/data/manifests/flux_ae.json");
+/// Width and height of the picture.
+pub(super) const PIXELS: usize = 512;
+/// Text tokens of a prompt.
+pub(super) const TEXT: usize = 512;
+/// Steps of each side that count, in turns.
+const ROUNDS: usize = 5;
+/// The largest relative error between the sides.
+const TOLERANCE: f64 = 1e-4;
+
+/// One model, stored in one way.
+struct Case {
+    name: &'static str,
+    network: &'static str,
+    manifest: &'static str,
+    stored: &'static str,
+}
+
+const CASES: [Case; 3] = [
+    Case { name: "FLUX, one block each, f32 weights", network: "flux", manifest: FLUX, stored: "F32" },
+    Case { name: "FLUX, one block each, bf16 weights", network: "flux", manifest: FLUX, stored: "BF16" },
+    Case { name: "autoencoder, decoding", network: "decoder", manifest: AUTOENCODER, stored: "F32" },
+];
+
+pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
+    if args.answer {
+        return ours::answer(machine);
+    }
+    ensure!(args.device == DeviceId::CPU, "bench cpu measures the CPU: leave --device out");
+    let threads = std::thread::available_parallelism().context("asking for the number of cores")?.get();
+    let mut report = Report::new(machine, threads);
+    for case in CASES.iter().filter(|case| case.name.contains(&args.only)) {
+        let dir = ScratchDir::new()?;
+        let files = Files::write(dir.path(), case)?;
+        let ours = Side::ours(threads)?;
+        report.row(measure(case, &files, ours, peer(args, threads)?)?);
+    }
+    if args.output.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// PyTorch, if it is wanted and there; it must be there if it was asked for by name.
+fn peer(args: &BenchArgs, threads: usize) -> Result<Result<Side, String>> {
+    if args.python == "none" {
+        return Ok(Err("left out".into()));
+    }
+    match Side::torch(&args.python, threads) {
+        Err(error) if args.with_torch => {
+            Err(error.context("--with-torch: name a Python that has PyTorch with --python"))
+        }
+        other => Ok(other.map_err(|error| format!("{error:#}"))),
+    }
+}
+
+/// What both sides read.
+struct Files {
+    dir: PathBuf,
+    model: PathBuf,
+    inputs: PathBuf,
+}
+
+impl Files {
+    fn write(dir: &Path, case: &Case) -> Result<Files> {
+        let mut manifest: Value = serde_json::from_str(case.manifest)?;
+        for tensor in manifest["tensors"].as_array_mut().context("the manifest lists no tensors")? {
+            tensor["dtype"] = json!(case.stored);
+        }
+        let model = Manifest::parse(&manifest.to_string())?.write_to(dir)?;
+        let inputs = dir.join("inputs.safetensors");
+        let side = PIXELS / 8;
+        let mut writer = SafetensorsWriter::new();
+        for (seed, (name, shape)) in inputs_of(case.network, side).into_iter().enumerate() {
+            let values = random_normal(seed as u64 + 1, shape.count());
+            writer = writer.values(name, Encoding::F32, shape, &values)?;
+        }
+        writer.write(&inputs)?;
+        Ok(Files { dir: dir.to_owned(), model, inputs })
+    }
+
+    fn question(&self, case: &Case) -> Value {
+        json!({"do": "load", "network": case.network, "model": self.model, "inputs": self.inputs})
+    }
+}
+
+/// The inputs of a network for a latent of this width and height.
+fn inputs_of(network: &str, side: usize) -> Vec<(&'static str, Shape)> {
+    let latent = ("latent", Shape::from([1, 16, side, side]));
+    match network {
+        "flux" => {
+            vec![latent, ("context", Shape::from([1, TEXT, 4096])), ("pooled", Shape::from([1, 768]))]
+        }
+        _ => vec![latent],
+    }
+}
+
+/// Runs both sides in turns and compares what they computed.
+fn measure(case: &Case, files: &Files, mut ours: Side, peer: Result<Side, String>) -> Result<Row> {
+    let (mut peer, missing) = match peer {
+        Ok(peer) => (Some(peer), None),
+        Err(why) => (None, Some(why)),
+    };
+    let mut measured = Measured::default();
+    let mut theirs = Measured::default();
+    ours.ask(&files.question(case))?;
+    measured.start(&ours.ask(&json!({"do": "warm"}))?);
+    if let Some(peer) = &mut peer {
+        peer.ask(&files.question(case))?;
+        theirs.start(&peer.ask(&json!({"do": "warm"}))?);
+    }
+    for _ in 0..ROUNDS {
+        measured.step(&ours.ask(&json!({"do": "step"}))?)?;
+        if let Some(peer) = &mut peer {
+            theirs.step(&peer.ask(&json!({"do": "step"}))?)?;
+        }
+    }
+    let output = measured.finish(&mut ours, &files.dir.join("ours.f32"))?;
+    let mut row = Row::new(case.name, measured, peer.as_ref().map(|peer| peer.version().to_owned()), missing);
+    if let Some(mut peer) = peer {
+        let wanted = theirs.finish(&mut peer, &files.dir.join("theirs.f32"))?;
+        row.compare(theirs, testkit::Report::new(case.name, &output, &wanted).norm);
+        if row.relative_error.is_none_or(|error| error >= TOLERANCE) {
+            bail!(
+                "{}: ours and PyTorch's results differ by {:?}, more than {TOLERANCE:.0e}",
+                case.name,
+                row.relative_error
+            );
+        }
+    }
+    Ok(row)
+}

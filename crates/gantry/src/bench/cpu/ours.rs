@@ -1,0 +1,172 @@
+//! Our side of the comparison: a process that loads a model and answers with the time of its steps.
+
+use std::fs;
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use checkpoint::Checkpoint;
+use meta::DeviceId;
+use models::Probe;
+use models::detect::detect;
+use models::diffusion::flux::{Flux, FluxInputs};
+use models::vae::kl::Kl;
+use placement::AllocationText;
+use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
+use serde_json::{Value, json};
+use tensor::Tensor;
+
+use super::{PIXELS, TEXT};
+use crate::machine::Machine;
+use crate::planning::device_specs;
+
+/// Ticks of a process's time in a second, on every Linux that Rust knows.
+const TICKS: f64 = 100.0;
+
+/// Answers questions on standard input until it ends.
+pub(crate) fn answer(machine: &Machine) -> Result<ExitCode> {
+    let mut out = std::io::stdout();
+    let mut say = |value: &Value| -> Result<()> {
+        writeln!(out, "{value}")?;
+        Ok(out.flush()?)
+    };
+    say(&json!({"gantry": env!("CARGO_PKG_VERSION")}))?;
+    let mut loaded: Option<Loaded> = None;
+    for line in std::io::stdin().lock().lines() {
+        let question: Value = serde_json::from_str(&line?)?;
+        let answer = match (question["do"].as_str(), &mut loaded) {
+            (Some("load"), loaded) => Loaded::read(machine, &question).map(|it| {
+                *loaded = Some(it);
+                json!({})
+            }),
+            (Some("warm"), Some(loaded)) => loaded.warm(machine),
+            (Some("step"), Some(loaded)) => loaded.step(),
+            (Some("finish"), Some(loaded)) => loaded.finish(&question),
+            _ => bail!("the question {question} is not known"),
+        };
+        say(&answer.unwrap_or_else(|error| json!({"error": format!("{error:#}")})))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A model.
+enum Network {
+    Flux(Flux),
+    Decoder(Kl),
+}
+
+/// A model in a session, its inputs, and what it computed last.
+struct Loaded {
+    network: Network,
+    session: Session,
+    inputs: Vec<Tensor>,
+    output: Option<Tensor>,
+}
+
+impl Loaded {
+    fn read(machine: &Machine, question: &Value) -> Result<Loaded> {
+        let path = |key: &str| question[key].as_str().with_context(|| format!("no {key} is named"));
+        let checkpoint = Checkpoint::open(path("model")?)?;
+        let found = detect(&checkpoint);
+        let side = PIXELS / 8;
+        let (network, manifest, working) = if path("network")? == "flux" {
+            let flux = Flux::read(&checkpoint, &found)?;
+            let tokens = flux.tokens(1, side, side, TEXT);
+            let (manifest, working) = (flux.manifest(&checkpoint, tokens)?, flux.working_bytes(tokens, 4));
+            (Network::Flux(flux), manifest, working)
+        } else {
+            let kl = Kl::read(&checkpoint, &found)?;
+            let manifest = kl.manifest(&checkpoint, PIXELS, PIXELS)?;
+            let working = kl.working_bytes(PIXELS, PIXELS, 4);
+            (Network::Decoder(kl), manifest, working)
+        };
+        let session = open(machine, manifest, working)?;
+        let inputs = Checkpoint::open(path("inputs")?)?;
+        let lane = session.lane()?;
+        let read = |name: &str| -> Result<Tensor> {
+            let entry = inputs.entry(name).with_context(|| format!("no input {name}"))?;
+            let values = testkit::decode(entry.encoding(), inputs.bytes(entry))?;
+            Ok(lane.tensor(*entry.shape(), &values)?)
+        };
+        let names: &[&str] = match network {
+            Network::Flux(_) => &["latent", "context", "pooled"],
+            Network::Decoder(_) => &["latent"],
+        };
+        let inputs = names.iter().map(|name| read(name)).collect::<Result<_>>()?;
+        Ok(Loaded { network, session, inputs, output: None })
+    }
+
+    fn run(&self) -> Result<Tensor> {
+        match &self.network {
+            Network::Flux(flux) => {
+                let [latent, context, pooled] = &self.inputs[..] else { bail!("three inputs are needed") };
+                let inputs =
+                    FluxInputs { guidance: Some(3.5), ..FluxInputs::new(latent, 0.8, context, pooled) };
+                Ok(flux.forward(&self.session, &inputs)?)
+            }
+            Network::Decoder(kl) => {
+                Ok(kl.decode_whole(&self.session, &self.inputs[0], &mut Probe::none())?)
+            }
+        }
+    }
+
+    /// One step, so that all is in memory; then memory starts to count.
+    fn warm(&mut self, machine: &Machine) -> Result<Value> {
+        self.run()?;
+        machine.cpu().trim()?;
+        // Forgets the peak so far; a system without this tells no memory either.
+        let forgotten = fs::write("/proc/self/clear_refs", "5").is_ok();
+        Ok(json!({"resident_bytes": memory("VmRSS:").filter(|_| forgotten)}))
+    }
+
+    fn step(&mut self) -> Result<Value> {
+        self.output = None;
+        let (start, start_cpu) = (Instant::now(), processor_seconds());
+        let output = self.run()?;
+        output.lane().stream().synchronize()?;
+        let seconds = start.elapsed().as_secs_f64();
+        let cpu = processor_seconds().zip(start_cpu).map(|(end, start)| end - start);
+        self.output = Some(output);
+        Ok(json!({"seconds": seconds, "cpu_seconds": cpu}))
+    }
+
+    fn finish(&self, question: &Value) -> Result<Value> {
+        let peak = memory("VmHWM:");
+        let path = question["output"].as_str().context("no output is named")?;
+        let output = self.output.as_ref().context("no step has been made")?;
+        let bytes: Vec<u8> = output.to_vec()?.iter().flat_map(|v| v.to_le_bytes()).collect();
+        fs::write(Path::new(path), bytes).with_context(|| format!("writing {path}"))?;
+        Ok(json!({"peak_bytes": peak}))
+    }
+}
+
+/// A session with all of a model on the CPU.
+fn open(machine: &Machine, manifest: Manifest, working_bytes: u64) -> Result<Session> {
+    let devices = machine.registry();
+    let specs = device_specs(devices, 1e10);
+    let mut request = Residency::plan_request(&manifest, DeviceId::CPU, specs, |flops| flops as f64 / 1e11);
+    request.allocation = AllocationText::parse("")?;
+    request.working_bytes = working_bytes;
+    let plan = placement::plan(&request)?;
+    let residency = Residency::new(devices.clone());
+    let id = residency.load(manifest, plan, LoadOptions::default())?;
+    Ok(residency.open(id, &Cancel::default())?)
+}
+
+/// A figure of this process's memory, where the system tells it.
+fn memory(field: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+/// Processor time of this process, all threads, in user and system.
+fn processor_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in brackets may hold anything; the fields after it are numbers.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS)
+}

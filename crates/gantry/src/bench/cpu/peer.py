@@ -1,0 +1,346 @@
+"""Steps of a whole model in PyTorch, in eager mode, with the weights of a safetensors file.
+
+Answers JSON lines on standard input with one JSON line each; the first line written tells the versions.
+{"do": "load", "network": "flux" or "decoder", "model": path, "inputs": path}, {"do": "warm"},
+{"do": "step"} and {"do": "finish", "output": path} are the questions, in this order.
+"""
+import ctypes
+import gc
+import json
+import math
+import mmap
+import platform
+import sys
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except Exception as error:  # no PyTorch here: say so and stop
+    print(json.dumps({"error": "PyTorch cannot be imported: %s" % error}), flush=True)
+    sys.exit(0)
+
+TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+
+
+def read_tensors(path, prefix=""):
+    """Tensors of a safetensors file, each in memory of its own."""
+    with open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    length = int.from_bytes(data[:8], "little")
+    found = {}
+    for name, entry in json.loads(data[8 : 8 + length]).items():
+        if name != "__metadata__" and name.startswith(prefix):
+            dtype, (start, end) = TYPES[entry["dtype"]], entry["data_offsets"]
+            count = (end - start) // dtype.itemsize
+            flat = torch.frombuffer(data, dtype=dtype, count=count, offset=8 + length + start)
+            found[name[len(prefix) :]] = flat.reshape(entry["shape"]).clone()
+    return found
+
+
+class Linear(nn.Linear):
+    """Computes in the type of its input, however the weights are stored."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+
+
+class Embedder(nn.Module):
+    def __init__(self, size, hidden):
+        super().__init__()
+        self.in_layer, self.out_layer = Linear(size, hidden), Linear(hidden, hidden)
+
+    def forward(self, x):
+        return self.out_layer(F.silu(self.in_layer(x)))
+
+
+class RootMeanSquare(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(size))
+
+    def forward(self, x):
+        return F.rms_norm(x, x.shape[-1:], self.scale.to(x.dtype), 1e-6)
+
+
+class HeadNorms(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.query_norm, self.key_norm = RootMeanSquare(size), RootMeanSquare(size)
+
+
+def rotate(x, cos, sin):
+    """Turns neighbouring pairs of `[batch, heads, tokens, size]`."""
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+
+def split_heads(qkv, heads, norms, cos, sin):
+    q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    return rotate(norms.query_norm(q), cos, sin), rotate(norms.key_norm(k), cos, sin), v
+
+
+def attend(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def normed(x, shift, scale):
+    return F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale) + shift
+
+
+class Modulation(nn.Module):
+    def __init__(self, hidden, parts):
+        super().__init__()
+        self.parts, self.lin = parts, Linear(hidden, parts * hidden)
+
+    def forward(self, vector):
+        return self.lin(F.silu(vector))[:, None].chunk(self.parts, dim=-1)
+
+
+class SideAttention(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.qkv, self.proj = Linear(hidden, 3 * hidden), Linear(hidden, hidden)
+        self.norm = HeadNorms(hidden // heads)
+
+
+class DoubleBlock(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.heads = heads
+        for side in ("img", "txt"):
+            feed_forward = nn.Sequential(
+                Linear(hidden, 4 * hidden), nn.GELU("tanh"), Linear(4 * hidden, hidden)
+            )
+            setattr(self, side + "_mod", Modulation(hidden, 6))
+            setattr(self, side + "_attn", SideAttention(hidden, heads))
+            setattr(self, side + "_mlp", feed_forward)
+
+    def heads_of(self, attention, x, change, cos, sin):
+        qkv = attention.qkv(normed(x, change[0], change[1]))
+        return split_heads(qkv, self.heads, attention.norm, cos, sin)
+
+    def after(self, attention, feed_forward, x, attended, change):
+        x = x + change[2] * attention.proj(attended)
+        return x + change[5] * feed_forward(normed(x, change[3], change[4]))
+
+    def forward(self, image, text, vector, cos, sin):
+        texts = text.shape[1]
+        image_change, text_change = self.img_mod(vector), self.txt_mod(vector)
+        of_image = self.heads_of(self.img_attn, image, image_change, cos[texts:], sin[texts:])
+        of_text = self.heads_of(self.txt_attn, text, text_change, cos[:texts], sin[:texts])
+        attended = attend(*(torch.cat(pair, dim=2) for pair in zip(of_text, of_image)))
+        image = self.after(self.img_attn, self.img_mlp, image, attended[:, texts:], image_change)
+        text = self.after(self.txt_attn, self.txt_mlp, text, attended[:, :texts], text_change)
+        return image, text
+
+
+class SingleBlock(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.hidden, self.heads = hidden, heads
+        self.linear1, self.linear2 = Linear(hidden, 7 * hidden), Linear(5 * hidden, hidden)
+        self.norm, self.modulation = HeadNorms(hidden // heads), Modulation(hidden, 3)
+
+    def forward(self, x, vector, cos, sin):
+        shift, scale, gate = self.modulation(vector)
+        both = self.linear1(normed(x, shift, scale))
+        qkv, inner = both.split((3 * self.hidden, 4 * self.hidden), dim=-1)
+        attended = attend(*split_heads(qkv, self.heads, self.norm, cos, sin))
+        return x + gate * self.linear2(torch.cat((attended, F.gelu(inner, approximate="tanh")), dim=-1))
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, hidden, channels):
+        super().__init__()
+        self.linear = Linear(hidden, channels)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(hidden, 2 * hidden))
+
+    def forward(self, x, vector):
+        shift, scale = self.adaLN_modulation(vector)[:, None].chunk(2, dim=-1)
+        return self.linear(normed(x, shift, scale))
+
+
+def waves(value):
+    """A time or a guidance as waves of many lengths."""
+    frequencies = torch.exp(-math.log(10000) * torch.arange(128, dtype=torch.float32) / 128)
+    angles = torch.tensor([1000 * value], dtype=torch.float32)[:, None] * frequencies
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+class Flux(nn.Module):
+    def __init__(self, hidden=3072, heads=24, channels=64, context=4096, pooled=768):
+        super().__init__()
+        self.img_in, self.txt_in = Linear(channels, hidden), Linear(context, hidden)
+        self.time_in, self.guidance_in = Embedder(256, hidden), Embedder(256, hidden)
+        self.vector_in = Embedder(pooled, hidden)
+        self.double_blocks = nn.ModuleList([DoubleBlock(hidden, heads)])
+        self.single_blocks = nn.ModuleList([SingleBlock(hidden, heads)])
+        self.final_layer = FinalLayer(hidden, channels)
+
+    def angles(self, texts, rows, columns):
+        """Of text, which stands at 0, then of the image's patches: index, row and column."""
+        places = torch.zeros(texts + rows * columns, 3, dtype=torch.float64)
+        places[texts:, 1] = torch.arange(rows).repeat_interleave(columns)
+        places[texts:, 2] = torch.arange(columns).repeat(rows)
+        parts = []
+        for axis, size in enumerate((16, 56, 56)):
+            exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
+            parts.append(places[:, axis, None] / 10000.0**exponents)
+        angles = torch.cat(parts, dim=1)
+        return angles.cos().float(), angles.sin().float()
+
+    def forward(self, latent, context, pooled, sigma=0.8, guidance=3.5):
+        batch, channels, height, width = latent.shape
+        rows, columns = height // 2, width // 2
+        patches = latent.reshape(batch, channels, rows, 2, columns, 2).permute(0, 2, 4, 1, 3, 5)
+        image = self.img_in(patches.reshape(batch, rows * columns, 4 * channels))
+        vector = self.time_in(waves(sigma)) + self.guidance_in(waves(guidance)) + self.vector_in(pooled)
+        text = self.txt_in(context)
+        cos, sin = self.angles(text.shape[1], rows, columns)
+        for block in self.double_blocks:
+            image, text = block(image, text, vector, cos, sin)
+        x = torch.cat((text, image), dim=1)
+        for block in self.single_blocks:
+            x = block(x, vector, cos, sin)
+        x = self.final_layer(x[:, text.shape[1] :], vector)
+        x = x.reshape(batch, rows, columns, channels, 2, 2).permute(0, 3, 1, 4, 2, 5)
+        return x.reshape(batch, channels, height, width)
+
+
+def group_norm(channels):
+    return nn.GroupNorm(32, channels, eps=1e-6)
+
+
+class Residual(nn.Module):
+    def __init__(self, channels, out):
+        super().__init__()
+        self.norm1, self.conv1 = group_norm(channels), nn.Conv2d(channels, out, 3, padding=1)
+        self.norm2, self.conv2 = group_norm(out), nn.Conv2d(out, out, 3, padding=1)
+        if channels != out:
+            self.nin_shortcut = nn.Conv2d(channels, out, 1)
+
+    def forward(self, x):
+        inner = self.conv1(F.silu(self.norm1(x)))
+        inner = self.conv2(F.silu(self.norm2(inner)))
+        return (self.nin_shortcut(x) if hasattr(self, "nin_shortcut") else x) + inner
+
+
+class SpatialAttention(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = group_norm(channels)
+        for name in ("q", "k", "v", "proj_out"):
+            setattr(self, name, nn.Conv2d(channels, channels, 1))
+
+    def forward(self, x):
+        inner = self.norm(x)
+        q, k, v = (layer(inner).flatten(2).transpose(1, 2)[:, None] for layer in (self.q, self.k, self.v))
+        out = F.scaled_dot_product_attention(q, k, v)[:, 0].transpose(1, 2).reshape(x.shape)
+        return x + self.proj_out(out)
+
+
+class Upsample(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+
+
+class Decoder(nn.Module):
+    """The decoder of a KL autoencoder; the image's values are from 0 to 1, its channels last."""
+
+    def __init__(self, latent_channels=16, stages=(128, 256, 512, 512), blocks=3):
+        super().__init__()
+        channels = stages[-1]
+        self.conv_in = nn.Conv2d(latent_channels, channels, 3, padding=1)
+        self.mid = nn.Module()
+        self.mid.block_1, self.mid.block_2 = Residual(channels, channels), Residual(channels, channels)
+        self.mid.attn_1 = SpatialAttention(channels)
+        ups = []
+        for number, out in reversed(list(enumerate(stages))):
+            stage = nn.Module()
+            stage.block = nn.ModuleList([Residual(channels if i == 0 else out, out) for i in range(blocks)])
+            channels = out
+            if number > 0:
+                stage.upsample = Upsample(channels)
+            ups.insert(0, stage)
+        self.up = nn.ModuleList(ups)
+        self.norm_out, self.conv_out = group_norm(channels), nn.Conv2d(channels, 3, 3, padding=1)
+
+    def forward(self, latent):
+        x = self.conv_in(latent)
+        x = self.mid.block_2(self.mid.attn_1(self.mid.block_1(x)))
+        for stage in reversed(self.up):
+            for block in stage.block:
+                x = block(x)
+            if hasattr(stage, "upsample"):
+                x = stage.upsample(x)
+        x = self.conv_out(F.silu(self.norm_out(x)))
+        return (x * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
+
+
+class Peer:
+    def load(self, question):
+        network, prefix = {"flux": (Flux, ""), "decoder": (Decoder, "decoder.")}[question["network"]]
+        with torch.device("meta"):
+            self.model = network().eval()
+        self.model.load_state_dict(read_tensors(question["model"], prefix), strict=True, assign=True)
+        self.inputs = read_tensors(question["inputs"])
+        return {"threads": torch.get_num_threads()}
+
+    def run(self):
+        with torch.inference_mode():
+            return self.model(**self.inputs)
+
+    def warm(self, question):
+        """One step, so that all is in memory; then memory starts to count."""
+        self.run()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
+        self.before = self.memory("VmRSS")
+        return {"resident_bytes": self.before}
+
+    def step(self, question):
+        self.output = None
+        start, start_cpu = time.perf_counter(), time.process_time()
+        self.output = self.run()
+        return {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - start_cpu}
+
+    def finish(self, question):
+        peak = self.memory("VmHWM")
+        with open(question["output"], "wb") as file:
+            file.write(self.output.float().contiguous().numpy().tobytes())
+        return {"peak_bytes": peak}
+
+    def memory(self, field):
+        """Now, after forgetting the peak so far; or the peak. None where the system does not tell."""
+        try:
+            if field == "VmRSS":
+                with open("/proc/self/clear_refs", "w") as file:
+                    file.write("5")
+            with open("/proc/self/status") as file:
+                lines = dict(line.split(":", 1) for line in file)
+            return int(lines[field].split()[0]) * 1024
+        except OSError:
+            return None
+
+
+def main():
+    peer = Peer()
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    print(json.dumps(versions), flush=True)
+    for line in sys.stdin:
+        try:
+            question = json.loads(line)
+            answer = getattr(peer, question["do"])(question)
+        except Exception as error:
+            answer = {"error": "%s: %s" % (type(error).__name__, error)}
+        print(json.dumps(answer), flush=True)
+
+
+main()

@@ -1,0 +1,78 @@
+//! `gantry bench load` and `gantry bench server` in small: their records are whole.
+
+use serde_json::Value;
+use testkit::ScratchDir;
+
+use crate::{demo, gantry};
+
+fn measured(arguments: &[&str]) -> Value {
+    let dir = ScratchDir::new().unwrap();
+    let output = gantry(dir.path(), &[["bench", "--json"].as_slice(), arguments].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[track_caller]
+fn has_record(report: &Value) {
+    for key in ["version", "date", "device", "device_name", "detail"] {
+        assert!(report[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {report:#}");
+    }
+}
+
+#[test]
+fn loading_is_measured_resident_and_streamed() {
+    let file = demo("demo-t5.safetensors").display().to_string();
+    let report =
+        measured(&["load", "--cpu", "--sim-device", "1gb@10gbps", "--device", "sim:0", "--file", &file]);
+    has_record(&report);
+    assert!(report["host_copy_bytes_per_s"].as_f64().unwrap() > 1e6);
+    let link = report["link_bytes_per_s"].as_f64().unwrap();
+    assert!(link > 0.0);
+    let rows = report["rows"].as_array().unwrap();
+    for kind in ["resident", "streamed"] {
+        let row = rows.iter().find(|row| row["name"] == format!("{kind}, from the page cache"));
+        let row = row.unwrap_or_else(|| panic!("no {kind}: {report:#}"));
+        let seconds = |key: &str| row[key].as_f64().unwrap();
+        let sum = seconds("open_s") + seconds("load_s") + seconds("first_lease_s");
+        assert!((sum - seconds("total_s")).abs() < 1e-9 && sum > 0.0, "{row:#}");
+        let bound = report["model_bytes"].as_f64().unwrap()
+            / link.min(report["host_copy_bytes_per_s"].as_f64().unwrap());
+        assert!((seconds("bound_s") / bound - 1.0).abs() < 1e-9, "{row:#}");
+    }
+    // Cold rows are measured, or said to be impossible here.
+    let cold = rows.iter().filter(|row| row["source"] == "disk").count();
+    assert_eq!(cold + report["left_out"].as_array().unwrap().len(), 2, "{report:#}");
+}
+
+#[test]
+fn the_cpu_uses_the_mapped_file() {
+    let file = demo("demo-t5.safetensors").display().to_string();
+    let report = measured(&["load", "--cpu", "--file", &file, "--only", "page cache"]);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 1, "{report:#}");
+    assert!(report["link_bytes_per_s"].is_null() && report["rows"][0]["bytes_per_s"].is_null());
+}
+
+#[test]
+fn the_server_is_measured() {
+    let report = measured(&["server", "--cpu", "--clients", "3", "--prompts", "12"]);
+    has_record(&report);
+    let servers = report["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), 1);
+    let server = &servers[0];
+    assert_eq!(
+        (server["name"].as_str(), server["version"].as_str()),
+        (Some("Gantry"), report["version"].as_str())
+    );
+    for key in ["start_s", "prompts_per_s"] {
+        assert!(server[key].as_f64().unwrap() > 0.0, "{server:#}");
+    }
+    assert!(server["cached_node_us"].as_f64().unwrap() < 5000.0, "{server:#}");
+    for key in ["post_prompt_ms", "in_server_ms"] {
+        let [p50, p99, max] = ["p50", "p99", "max"].map(|rank| server[key][rank].as_f64().unwrap());
+        assert!(p50 > 0.0 && p50 <= p99 && p99 <= max, "{server:#}");
+    }
+    assert!(report["ratios"].is_null());
+    if cfg!(target_os = "linux") {
+        assert!(server["idle_bytes"].as_u64().unwrap() > 1 << 20);
+    }
+}

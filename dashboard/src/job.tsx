@@ -1,0 +1,177 @@
+// The running job: how far it is, how long steps take against what was predicted, and where a step's time goes.
+
+import type { Hues } from './devices.tsx';
+import { against, seconds } from './format.ts';
+import { Bytes, Hue, Nothing, Seconds } from './pieces.tsx';
+import { blockTimes, total, type Time } from './profile.ts';
+import type { Model, ModelRun, RunningJob, Stats } from './wire.ts';
+
+export function Job({ stats, models, hues }: { stats: Stats; models: Model[]; hues: Hues }) {
+  const ended = stats.jobs.at(-1);
+  const job = stats.running ?? ended;
+  // The model that takes longest is the one whose step people wait for.
+  const main = job?.models.toSorted((a, b) => cost(b) - cost(a))[0];
+  const model = models.find((one) => one.id === main?.id);
+  return (
+    <section aria-labelledby="job">
+      <h2 id="job">
+        {stats.running ? 'Running job' : 'Latest job'}{' '}
+        <small>{stats.waiting > 0 && `${stats.waiting} waiting`}</small>
+      </h2>
+      {stats.running ? (
+        <Running job={stats.running} />
+      ) : (
+        <Nothing>
+          {ended
+            ? `Nothing runs now. The latest job took ${seconds(ended.seconds)}.`
+            : 'Nothing has run yet. Queue a workflow from the front end or with POST /prompt.'}
+        </Nothing>
+      )}
+      {job && job.models.length > 0 && <Runs runs={job.models} hues={hues} />}
+      {job && (job.streamed_bytes > 0 || job.stalls > 0) && (
+        <p class="detail">
+          <Bytes count={job.streamed_bytes} /> streamed, {job.stalls} {job.stalls === 1 ? 'stall' : 'stalls'} of{' '}
+          <Seconds value={job.stalled_seconds} /> together
+        </p>
+      )}
+      {model && <Profile model={model} />}
+    </section>
+  );
+}
+
+function cost(run: ModelRun): number {
+  return run.steps * run.measured_seconds_per_step;
+}
+
+function Running({ job }: { job: RunningJob }) {
+  return (
+    <div class="running" data-prompt={job.prompt_id}>
+      <p class="detail">
+        <code title={job.prompt_id}>{job.prompt_id.slice(0, 8)}</code> for {seconds(job.seconds)}
+        {job.nodes_done > 0 && `, ${job.nodes_done} ${job.nodes_done === 1 ? 'node' : 'nodes'} done`}
+      </p>
+      {job.nodes.map((node) => {
+        const left = node.seconds_per_step === null ? undefined : (node.max - node.value) * node.seconds_per_step;
+        const isStepping = node.max > 0;
+        const said = isStepping ? `${node.value} of ${node.max}` : 'working';
+        return (
+          <div key={node.node} class="progress" data-node={node.node}>
+            <p>
+              <strong>{node.class}</strong> <span class="detail">node {node.node}</span>
+              <span class="right number">
+                {isStepping ? (
+                  <>
+                    step <span data-step={node.value}>{node.value}</span> / {node.max}
+                    {left !== undefined && left > 0 && `, ${seconds(left)} left`}
+                  </>
+                ) : (
+                  seconds(node.seconds)
+                )}
+              </span>
+            </p>
+            <div
+              class={isStepping ? 'track' : 'track unknown'}
+              role="progressbar"
+              aria-label={`${node.class}, node ${node.node}`}
+              aria-valuemin={0}
+              {...(isStepping && { 'aria-valuemax': node.max, 'aria-valuenow': node.value })}
+              aria-valuetext={said}
+            >
+              <i style={{ width: isStepping ? `${(100 * node.value) / node.max}%` : '100%' }} />
+            </div>
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+/** Predicted against measured, for every model that the job evaluated. */
+function Runs({ runs, hues }: { runs: ModelRun[]; hues: Hues }) {
+  return (
+    <div class="scroll">
+      <table class="runs">
+        <caption class="unseen">Seconds per step, predicted and measured</caption>
+        <thead>
+          <tr>
+            <th scope="col">per step</th>
+            <th scope="col">steps</th>
+            <th scope="col">predicted</th>
+            <th scope="col">measured</th>
+            <th scope="col" />
+          </tr>
+        </thead>
+        <tbody>
+          {runs.map((run) => (
+            <tr key={run.id} data-run={run.name}>
+              <th scope="row">
+                <Hue of={hues.get(run.id)} /> {run.name}
+              </th>
+              <td class="number">{run.steps}</td>
+              <td data-predicted={run.predicted_seconds_per_step}>
+                <Seconds value={run.predicted_seconds_per_step} />
+              </td>
+              <td data-measured={run.measured_seconds_per_step}>
+                <Seconds value={run.measured_seconds_per_step} />
+              </td>
+              {/* A single evaluation is mostly warming up: there is nothing to compare. */}
+              <td class="detail">
+                {run.steps > 1 && against(run.measured_seconds_per_step, run.predicted_seconds_per_step)}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** One column per block: what it computed, how long its weights were copied, and how long it waited for them. */
+function Profile({ model }: { model: Model }) {
+  const { times, isMeasured } = blockTimes(model);
+  const sum = total(times);
+  const above = Math.max(...times.map((time) => (time ? time.compute_s + time.stall_s : 0)));
+  const below = Math.max(...times.map((time) => time?.copy_s ?? 0));
+  if (!(above > 0)) return null;
+  // Both halves have one scale; copies much shorter than computing are still to be seen.
+  const scale = above + Math.max(below, above / 8);
+  const high = (value: number) => `${(100 * value) / scale}%`;
+  return (
+    <figure class="profile">
+      <figcaption>
+        {isMeasured ? 'Latest step' : 'Predicted step'} of {model.name}:{' '}
+        <Part kind="compute" value={sum.compute_s} />, <Part kind="stall" value={sum.stall_s} />, below the line{' '}
+        <Part kind="copy" value={sum.copy_s} />
+      </figcaption>
+      <div class="columns" role="img" aria-label={`Time by block; ${worded(sum)}`}>
+        {model.plan.blocks.map((block, index) => {
+          const time = times[index] ?? { compute_s: 0, copy_s: 0, stall_s: 0 };
+          return (
+            <div key={block.name} title={`${block.name}, ${block.mode}: ${worded(time)}`}>
+              <i style={{ height: high(above - time.compute_s - time.stall_s) }} />
+              <i class="stall" style={{ height: high(time.stall_s) }} />
+              <i class="compute" style={{ height: high(time.compute_s) }} />
+              <i class="copy" style={{ height: high(time.copy_s) }} />
+            </div>
+          );
+        })}
+      </div>
+      <div class="axis" aria-hidden="true">
+        <span>{model.plan.blocks[0]?.name}</span>
+        <span>{model.plan.blocks.at(-1)?.name}</span>
+      </div>
+    </figure>
+  );
+}
+
+function Part({ kind, value }: { kind: string; value: number }) {
+  return (
+    <span class="nowrap" data-profile={kind}>
+      <i class={`swatch ${kind}`} aria-hidden="true" /> {kind} <Seconds value={value} />
+    </span>
+  );
+}
+
+function worded(time: Time): string {
+  return `compute ${seconds(time.compute_s)}, copy ${seconds(time.copy_s)}, stall ${seconds(time.stall_s)}`;
+}

@@ -1,0 +1,202 @@
+// What the server's own routes answer. /gantry/openapi.json describes them.
+
+export interface Device {
+  id: string;
+  name: string;
+  detail: string;
+  simulated: boolean;
+  total_bytes: number;
+  free_bytes: number;
+  cached_bytes: number;
+  budget_bytes: number;
+  used_bytes: number;
+  reserved_bytes: number;
+  peak_bytes: number;
+}
+
+export type Retention = 'keep' | 'default' | 'eject';
+
+export interface Block {
+  name: string;
+  bytes: number;
+  home: string;
+  runs_on: string;
+  mode: 'resident' | 'streamed';
+}
+
+export interface BlockTime {
+  compute_s: number;
+  hop_s: number;
+  copy_s: number;
+  stall_s: number;
+}
+
+export interface DeviceUse {
+  device: string;
+  weight_bytes: number;
+  ring_bytes: number;
+  working_bytes: number;
+  available_bytes: number;
+}
+
+export interface Plan {
+  compute: string;
+  order: string;
+  blocks: Block[];
+  ring: { slots: number; slot_bytes: number } | null;
+  devices: DeviceUse[];
+  prediction: {
+    seconds_per_step: number;
+    compute_s: number;
+    hop_s: number;
+    stall_s: number;
+    copy_s: number;
+    blocks: BlockTime[];
+  };
+  notes: string[];
+}
+
+/** One step of a model, as its devices timed it. */
+export interface StepProfile {
+  seconds: number;
+  blocks: {
+    /** The number of the block in the plan. */
+    block: number;
+    device: string;
+    compute_s: number;
+    stall_s: number;
+    copy_s: number;
+    copied_bytes: number;
+  }[];
+}
+
+export interface Model {
+  id: number;
+  name: string;
+  family: string;
+  retention: Retention;
+  /** Bytes of its copies by device; empty while it is only registered. */
+  bytes: Record<string, number>;
+  plan: Plan;
+  staged: boolean;
+  last_used: number;
+  streamed: { blocks: number; bytes: number; stalls: number; stalled_seconds: number };
+  /** Its latest step; none before it has computed. */
+  profile?: StepProfile | null;
+}
+
+export interface ModelRun {
+  id: number;
+  name: string;
+  family: string;
+  compute: string;
+  steps: number;
+  predicted_seconds_per_step: number;
+  measured_seconds_per_step: number;
+  streamed_bytes: number;
+  stalls: number;
+  stalled_seconds: number;
+}
+
+export interface RunningJob {
+  prompt_id: string;
+  seconds: number;
+  streamed_bytes: number;
+  stalls: number;
+  stalled_seconds: number;
+  models: ModelRun[];
+  nodes: {
+    node: string;
+    class: string;
+    seconds: number;
+    value: number;
+    max: number;
+    seconds_per_step: number | null;
+  }[];
+  nodes_done: number;
+}
+
+export interface EndedJob {
+  prompt_id: string;
+  seconds: number;
+  streamed_bytes: number;
+  stalls: number;
+  stalled_seconds: number;
+  models: ModelRun[];
+  nodes: { node: string; class: string; seconds: number; steps: number; seconds_per_step: number | null }[];
+}
+
+export interface Stats {
+  running: RunningJob | null;
+  waiting: number;
+  jobs: EndedJob[];
+  clients: number;
+  kept_models_missing: number;
+}
+
+export interface Snapshot {
+  number: number;
+  time: string;
+  label: string;
+  used: Record<string, number>;
+  cached: Record<string, number>;
+}
+
+export interface Folder {
+  folder: string;
+  places: string[];
+  files: { name: string; bytes: number | null }[];
+}
+
+export interface PlanQuestion {
+  file: string;
+  folder: string;
+  alloc: string;
+  compute?: string;
+  rows?: number;
+  working_bytes?: number;
+}
+
+/** Why there is no plan. The place counts characters of the allocation. */
+export interface PlanFault {
+  error: string;
+  place?: { text: string; start: number; end: number; problem: string; hint: string | null } | null;
+  nearest?: string | null;
+  available?: { device: string; bytes: number }[];
+}
+
+/** Addresses are relative to the page's, so that they hold behind a proxy that adds a path. */
+export async function ask<T>(address: string, signal?: AbortSignal): Promise<T> {
+  const response = await fetch(address, { cache: 'no-store', ...(signal && { signal }) });
+  if (!response.ok) throw new Error(`${address}: ${response.status} ${await response.text()}`);
+  return (await response.json()) as T;
+}
+
+export async function send(method: string, address: string, body?: unknown): Promise<void> {
+  const init: RequestInit = { method };
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    init.headers = { 'content-type': 'application/json' };
+  }
+  const response = await fetch(address, init);
+  if (!response.ok) throw new Error(`${method} ${address}: ${response.status} ${await response.text()}`);
+}
+
+export type PlanAnswer = { plan: Plan } | { fault: PlanFault };
+
+/** A text that is half typed is no failure of a request, so faults are asked for as answers like any other. */
+export async function askPlan(question: PlanQuestion, signal: AbortSignal): Promise<PlanAnswer> {
+  const response = await fetch('plan?faults=200', {
+    method: 'POST',
+    body: JSON.stringify(question),
+    headers: { 'content-type': 'application/json' },
+    signal,
+  });
+  const text = await response.text();
+  try {
+    const answer = JSON.parse(text) as Plan | PlanFault;
+    return 'error' in answer ? { fault: answer } : { plan: answer };
+  } catch {
+    return { fault: { error: `${response.status} ${text}` } };
+  }
+}
