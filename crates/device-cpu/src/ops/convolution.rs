@@ -5,6 +5,7 @@ mod geometry;
 mod image;
 #[cfg(test)]
 mod tests;
+mod winograd;
 
 use device::{Result, op};
 
@@ -14,6 +15,7 @@ use crate::ops::product::parameter;
 
 use geometry::Geometry;
 use image::{Patches, TransposedWeight};
+use winograd::Winograd;
 
 /// A convolution over one to three dimensions.
 pub(crate) fn convolution(call: &op::Convolution, access: &Access<'_>) -> Result<()> {
@@ -38,6 +40,8 @@ pub(crate) fn convolution(call: &op::Convolution, access: &Access<'_>) -> Result
         if call.transposed {
             let left = TransposedWeight { geometry: &geometry, weight, group };
             part.run(&left, target);
+        } else if winograd::suits(&geometry) {
+            part.winograd().run(target);
         } else {
             part.run(&part.filters(), target);
         }
@@ -73,12 +77,21 @@ impl Group<'_> {
         Stored { bytes: &self.weight.bytes[self.index * bytes..][..bytes], ..self.weight }
     }
 
+    /// This group's part of the first image and all behind it, and the distance of images.
+    fn images(&self) -> (&[f32], usize) {
+        let plane = self.geometry.channels * self.geometry.plane();
+        (self.x.get(self.index * plane..).unwrap_or_default(), self.geometry.groups * plane)
+    }
+
+    fn winograd(&self) -> Winograd<'_> {
+        let (values, image) = self.images();
+        Winograd { geometry: self.geometry, values, image, filters: self.filters(), bias: self.bias }
+    }
+
     fn run(&self, left: &dyn Panels, target: Target) {
         let geometry = self.geometry;
         let plane = geometry.plane();
-        let first = self.index * geometry.channels * plane;
-        let image = geometry.groups * geometry.channels * plane;
-        let values = self.x.get(first..).unwrap_or_default();
+        let (values, image) = self.images();
         let strided = Strided { values, line: 1, step: plane, image_lines: plane.max(1), image };
         let patches = Patches { geometry, values, image };
         let right: &dyn Panels = if geometry.is_pointwise() { &strided } else { &patches };

@@ -7,6 +7,7 @@
 
 mod few_rows;
 mod kernel;
+mod packed;
 mod panels;
 mod scratch;
 #[cfg(test)]
@@ -21,10 +22,12 @@ use crate::ops::elementwise::activate;
 
 pub(crate) use few_rows::{FEW_ROWS, FewRows};
 pub(crate) use kernel::Kernel;
+pub(crate) use packed::Packed;
 pub(crate) use panels::{Panel, Panels, Stored, Strided};
 
+pub(crate) use scratch::Scratch;
+
 use kernel::Tile;
-use scratch::Scratch;
 
 /// The longest block of the depth, in values: a left panel then fits the first-level cache.
 const DEPTH_BLOCK: usize = 384;
@@ -117,7 +120,7 @@ impl Target {
     }
 
     /// The address of a value.
-    fn at(&self, image: usize, row: usize, column: usize) -> *mut f32 {
+    pub(crate) fn at(&self, image: usize, row: usize, column: usize) -> *mut f32 {
         self.start.wrapping_add(image * self.image_stride + row * self.stride + column)
     }
 }

@@ -55,7 +55,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     ensure!(args.device == DeviceId::CPU, "bench cpu measures the CPU: leave --device out");
     let threads = std::thread::available_parallelism().context("asking for the number of cores")?.get();
     let mut report = Report::new(machine, threads);
-    for case in CASES.iter().filter(|case| case.name.contains(&args.only)) {
+    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(&args.only)).collect();
+    ensure!(!cases.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
+    for case in cases {
         let dir = ScratchDir::new()?;
         let files = Files::write(dir.path(), case)?;
         let ours = Side::ours(threads)?;

@@ -31,6 +31,8 @@ pub(super) struct Geometry {
     runs: Vec<Range<usize>>,
     /// For each tap of the last dimension, whether all other outputs see no input.
     alone: Vec<bool>,
+    /// Whether neighbouring outputs and neighbouring taps see neighbouring inputs.
+    dense: bool,
 }
 
 impl Geometry {
@@ -63,6 +65,7 @@ impl Geometry {
             alone: runs.iter().zip(places()).map(beyond).collect(),
             runs,
             tap_indices: tap_indices(kernel),
+            dense: !call.transposed && window.iter().all(|it| it.stride == 1 && it.dilation == 1),
             batch: call.x.dim(0),
             groups: call.groups,
             channels: call.x.dim(1) / call.groups,
@@ -100,6 +103,11 @@ impl Geometry {
         self.taps() == 1 && self.input == self.output && self.sources.iter().all(same)
     }
 
+    /// Whether neighbouring outputs and neighbouring taps see neighbouring inputs.
+    pub(super) fn is_dense(&self) -> bool {
+        self.dense
+    }
+
     /// The kernel index of a tap in each dimension.
     pub(super) fn tap(&self, tap: usize) -> [usize; 3] {
         self.tap_indices[tap]
@@ -130,7 +138,7 @@ fn tap_indices([depth, height, width]: [usize; 3]) -> Vec<[usize; 3]> {
 }
 
 /// The longest run of outputs whose inputs stand side by side.
-fn longest_run(places: &[i32]) -> Range<usize> {
+pub(super) fn longest_run(places: &[i32]) -> Range<usize> {
     let (mut longest, mut start) = (0..0, 0);
     for end in 1..=places.len() {
         if end - start > longest.len() && places[start] != OUTSIDE {

@@ -3,7 +3,10 @@
 use device::op::{Convolution, Padding, Window};
 use meta::{DType, Encoding, QuantFormat};
 
+use super::geometry::Geometry;
+use super::winograd;
 use crate::ops::gemm::tests::{assert_near, stored};
+use crate::ops::gemm::{Kernel, Stored, Target};
 use crate::ops::product::tests::{Bench, same_in_every_pool};
 
 /// A convolution to test; the sizes of one to three dimensions.
@@ -160,6 +163,51 @@ fn strides_dilations_and_uneven_padding_in_every_mode() {
 }
 
 #[test]
+fn three_by_three_in_tiles() {
+    let uneven = Window { stride: 1, pad_before: 2, pad_after: 0, dilation: 1 };
+    let none = Window::padded(0);
+    // Rows of tiles longer and shorter than a piece, odd sizes, and sizes just above the least.
+    for (height, width) in [(16, 24), (27, 30), (33, 31), (6, 401), (70, 25), (2, 223)] {
+        for (batch, channels, filters) in [(1, 16, 24), (2, 40, 110), (1, 130, 29)] {
+            Case { batch, channels, filters, input: &[height, width], ..PLAIN }.check(Encoding::F32);
+        }
+    }
+    for padding in [ZEROS, Padding::Reflect, Padding::Replicate, Padding::Circular] {
+        for window in [[Window::padded(1); 2], [uneven, Window::padded(2)], [none; 2]] {
+            let case =
+                Case { channels: 34, filters: 50, input: &[19, 60], window: &window, padding, ..PLAIN };
+            case.check(Encoding::F32);
+            Case { groups: 2, batch: 2, ..case }.check(Encoding::BF16);
+        }
+    }
+    // Filters that are changed in several rounds.
+    Case { channels: 1500, filters: 180, input: &[2, 192], ..PLAIN }.check(Encoding::F16);
+}
+
+#[test]
+fn every_kernel_convolves_in_tiles() {
+    let case = Case { batch: 2, channels: 21, filters: 35, input: &[23, 27], ..PLAIN };
+    let (bytes, weight) = stored(Encoding::BF16, 7, case.weight_dims().iter().product());
+    let x = testkit::random_normal(8, 2 * 21 * 23 * 27);
+    let bias = testkit::random_normal(9, 35);
+    let want = case.naive(&x, &weight, &bias);
+    let bench = Bench::new();
+    let call = case.call(&bench, Encoding::BF16, [&x, &bias], bytes.clone());
+    let geometry = Geometry::new(&call);
+    assert!(winograd::suits(&geometry));
+    for kernel in Kernel::all() {
+        let mut out = vec![f32::NAN; want.len()];
+        // SAFETY: the output is contiguous and has two images of 35 channels.
+        let target = unsafe { Target::new(out.as_mut_ptr(), 23 * 27, 35 * 23 * 27) };
+        let filters = Stored { bytes: &bytes[1..], encoding: Encoding::BF16, row: 21 * 9 };
+        let image = 21 * 23 * 27;
+        winograd::Winograd { geometry: &geometry, values: &x, image, filters, bias: Some(&bias) }
+            .run_with(kernel, target);
+        assert_near("in tiles", &out, &want);
+    }
+}
+
+#[test]
 fn one_and_three_dimensions() {
     let causal = Window { stride: 1, pad_before: 2, pad_after: 0, dilation: 1 };
     let half = Window { stride: 2, ..Window::padded(1) };
@@ -222,6 +270,7 @@ fn convolutions_do_not_depend_on_threads() {
         Case { channels: 60, filters: 50, input: &[40, 50], batch: 2, ..PLAIN },
         Case { channels: 16, filters: 16, groups: 16, input: &[60, 70], ..PLAIN },
         Case { channels: 64, filters: 64, groups: 4, input: &[30, 40], ..PLAIN },
+        Case { channels: 100, filters: 120, groups: 2, input: &[31, 80], batch: 2, ..PLAIN },
     ] {
         let x = testkit::random_normal(4, case.batch * case.channels * case.input.iter().product::<usize>());
         let (bytes, _) = stored(Encoding::BF16, 5, case.weight_dims().iter().product());

@@ -111,6 +111,16 @@ impl Kernel {
         all
     }
 
+    /// Rows of a whole left panel.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of a whole right panel.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Computes a tile of `rows` rows on a panel of `width` columns.
     ///
     /// # Safety

@@ -117,14 +117,14 @@ const UNPACKED: usize = 512;
 
 impl<'a> Stored<'a> {
     /// Bytes of part of a row, which must be whole blocks.
-    pub(super) fn part(&self, line: usize, depth: &Range<usize>) -> &'a [u8] {
+    pub(crate) fn part(&self, line: usize, depth: &Range<usize>) -> &'a [u8] {
         let (len, bytes) = (self.encoding.block_len(), self.encoding.block_bytes());
         let start = (line * self.row + depth.start) / len * bytes;
         &self.bytes[start..start + depth.len() / len * bytes]
     }
 
     /// The same rows as plain values, where they are stored so and aligned.
-    pub(super) fn as_values(&self) -> Option<&'a [f32]> {
+    pub(crate) fn as_values(&self) -> Option<&'a [f32]> {
         if self.encoding != Encoding::F32 {
             return None;
         }

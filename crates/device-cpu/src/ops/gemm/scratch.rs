@@ -13,34 +13,34 @@ thread_local! {
 }
 
 /// Aligned values, whatever was in them.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     lines: Vec<Line>,
     len: usize,
 }
 
 impl Scratch {
     /// Memory for a shared left side.
-    pub(super) fn take_left(len: usize) -> Scratch {
+    pub(crate) fn take_left(len: usize) -> Scratch {
         Scratch::grown(LEFT.take(), len)
     }
 
     /// Memory for one piece's right side.
-    pub(super) fn take_right(len: usize) -> Scratch {
+    pub(crate) fn take_right(len: usize) -> Scratch {
         Scratch::grown(RIGHT.take(), len)
     }
 
     /// Keeps the memory for this thread's next left side.
-    pub(super) fn give_left(self) {
+    pub(crate) fn give_left(self) {
         LEFT.set(self.lines);
     }
 
     /// Keeps the memory for this thread's next right side.
-    pub(super) fn give_right(self) {
+    pub(crate) fn give_right(self) {
         RIGHT.set(self.lines);
     }
 
     /// The values.
-    pub(super) fn values(&mut self) -> &mut [f32] {
+    pub(crate) fn values(&mut self) -> &mut [f32] {
         // SAFETY: lines are plain values without padding, and there are enough of them.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
