@@ -499,3 +499,40 @@ fn a_plan_is_json() {
     assert_eq!(json["prediction"]["seconds_per_step"], 2.0);
     assert!(json.get("written").is_none());
 }
+
+/// FLUX in bf16, a third of it on another accelerator and a third on the host: copies hide as long as the link is kept
+/// busy, and hops of the activations are few.
+#[test]
+fn thirds_over_two_accelerators_and_the_host_stay_near_the_bound() {
+    let block = |name: String, megabytes: u64, milliseconds: f64| BlockSpec {
+        name,
+        bytes: megabytes << 20,
+        compute_seconds: milliseconds / 1e3,
+        pinned: false,
+    };
+    let doubles = (0..19).map(|i| block(format!("double.{i}"), 648, 2.6));
+    let singles = (0..38).map(|i| block(format!("single.{i}"), 270, 2.3));
+    let device = |id: DeviceId| DeviceSpec {
+        id,
+        total_bytes: 64 << 30,
+        available_bytes: 64 << 30,
+        link_bytes_per_s: 55e9,
+        compute_factor: 1.0,
+        reaches: Vec::new(),
+    };
+    let blocks: Vec<BlockSpec> = doubles.chain(singles).collect();
+    // Activations move over the link and back, or between neighbours.
+    for (peer, most) in [(None, 1.09), (Some(200e9), 1.04), (Some(1e12), 1.03)] {
+        let mut devices = [DeviceId::CPU, C0, C1].map(device);
+        devices[2].reaches =
+            peer.map(|bytes_per_s| PeerLink { device: C0, bytes_per_s }).into_iter().collect();
+        let mut request = PlanRequest::new(blocks.clone(), devices.to_vec(), C0);
+        request.allocation = AllocationText::parse("cuda:0,34%;cuda:1,33%;cpu,33%").unwrap();
+        request.activation_bytes = 28 << 20;
+        request.remote = RemotePolicy::InPlace;
+        let plan = plan(&request).unwrap();
+        let bound = (plan.streamed_bytes() as f64 / 55e9).max(plan.prediction.compute_s);
+        let over = plan.prediction.seconds_per_step / bound;
+        assert!(over < most, "{over} with {peer:?}\n{plan}");
+    }
+}

@@ -10,6 +10,9 @@ use crate::plan::Plan;
 use crate::request::RemotePolicy;
 use crate::resolve::Targets;
 
+/// How many runs of blocks are tried on an accelerator that computes its own.
+const RUN_COUNTS: &[u8] = &[2, 3, 4, 6, 8, 12];
+
 /// The fastest plan for these bytes per device, or why there is none.
 pub(super) fn place(problem: &Problem<'_>, targets: &Targets, slots: Slots) -> Result<Plan, PlanError> {
     // The taker can get a block although its share is nothing.
@@ -22,6 +25,10 @@ pub(super) fn place(problem: &Problem<'_>, targets: &Targets, slots: Slots) -> R
     }
     if problem.request.remote != RemotePolicy::Stream && !remotes.is_empty() {
         choice.try_out(&all(Shape::Run));
+        // Where something is streamed too, one long run leaves the link idle once the ring is full.
+        let streams = targets.share(DeviceId::CPU) > 0 || targets.taker == DeviceId::CPU;
+        let counts = if streams { RUN_COUNTS } else { &[] };
+        counts.iter().for_each(|count| choice.try_out(&all(Shape::Runs(*count))));
         choice.try_out(&all(Shape::Spread));
     }
     if problem.request.remote == RemotePolicy::Auto && remotes.len() > 1 {

@@ -23,6 +23,9 @@ pub(super) enum Shape {
     Spread,
     /// One run at the end of the model: the activations hop once.
     Run,
+    /// Several runs of about the same size, evenly over the model: few hops, and copies for the blocks between them
+    /// need to run ahead no further than one run.
+    Runs(u8),
 }
 
 /// The home of every block.
@@ -199,13 +202,22 @@ impl<'a> Layout<'a> {
     /// Gives devices that compute in one run their blocks from the end of the model, and takes them
     /// off the list of donors.
     fn take_runs(&mut self, donors: &mut Vec<DeviceId>) {
-        let is_run = |device: &DeviceId| self.in_place.get(device) == Some(&Shape::Run);
-        let runs: Vec<DeviceId> = donors.iter().copied().filter(is_run).collect();
+        let run_count = |device: &DeviceId| match self.in_place.get(device) {
+            Some(Shape::Run) => Some((*device, 1)),
+            Some(Shape::Runs(count)) => Some((*device, *count)),
+            Some(Shape::Spread) | None => None,
+        };
+        let runs: Vec<(DeviceId, u8)> = donors.iter().filter_map(run_count).collect();
         let mut waiting: u64 = self.targets.shares.iter().map(|(_, share)| share).sum();
         waiting -= self.problem.pinned_bytes.min(waiting);
-        for device in runs.into_iter().rev() {
+        for (device, count) in runs.into_iter().rev() {
             waiting -= self.targets.share(device).min(waiting);
-            let chosen = if device == self.taker {
+            let is_taker = device == self.taker;
+            let chosen = if count > 1 {
+                let left = self.left_bytes();
+                let target = if is_taker { left.saturating_sub(waiting) } else { self.allowance(device) };
+                self.runs(count, target.min(left))
+            } else if is_taker {
                 // The taker's run begins where what is left fits the devices that are still to come.
                 let mut left = self.left_bytes();
                 let beyond = |block: &usize| {
@@ -226,6 +238,18 @@ impl<'a> Layout<'a> {
                 (self.missed, self.carries) = (0, true);
             }
         }
+    }
+
+    /// Chooses blocks of at most `target` bytes in this many runs, each at the end of an equal part of what is left.
+    fn runs(&self, count: u8, target: u64) -> Vec<usize> {
+        let left = self.left_bytes();
+        let (share, count) = (target as f64 / left as f64, f64::from(count));
+        let ideal = self.ideal(|_, so_far| {
+            let part = so_far as f64 / left as f64 * count;
+            let into_run = (part.fract() - (1.0 - share)) / share;
+            target as f64 * (part.floor() + into_run.clamp(0.0, 1.0)) / count
+        });
+        self.spread(&ideal, target)
     }
 
     /// Picks the blocks that stay on the compute device, so that the bytes of the others come evenly
