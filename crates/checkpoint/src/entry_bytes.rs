@@ -27,6 +27,37 @@ impl EntryBytes {
         EntryBytes { source: Arc::clone(&self.source), range: start..start + range.len() }
     }
 
+    /// Where these bytes lie in their file.
+    pub fn place(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// A share in everything from the start of these bytes to the end of others; none if those lie in another file
+    /// or begin before these.
+    pub fn through(&self, last: &EntryBytes) -> Option<EntryBytes> {
+        let forward = Arc::ptr_eq(&self.source, &last.source) && self.range.start <= last.range.start;
+        let end = self.range.end.max(last.range.end);
+        forward.then(|| EntryBytes { source: Arc::clone(&self.source), range: self.range.start..end })
+    }
+
+    /// These bytes with what else lies on their pages.
+    pub fn whole_pages(&self) -> EntryBytes {
+        const PAGE: usize = 4096;
+        let end = self.range.end.next_multiple_of(PAGE).min(self.source.bytes().len());
+        EntryBytes { source: Arc::clone(&self.source), range: self.range.start / PAGE * PAGE..end }
+    }
+
+    /// Whether the first of other bytes is one of these.
+    pub fn holds_start_of(&self, other: &EntryBytes) -> bool {
+        Arc::ptr_eq(&self.source, &other.source) && self.range.contains(&other.range.start)
+    }
+
+    /// Whether these bytes reach to where others begin, or further, in the same file.
+    pub fn reaches(&self, next: &EntryBytes) -> bool {
+        Arc::ptr_eq(&self.source, &next.source)
+            && (self.range.start..=self.range.end).contains(&next.range.start)
+    }
+
     /// Tells the operating system how these bytes will be used. It works on whole pages, so advice
     /// reaches up to a page into the neighbours; that costs them a page fault, never a value.
     pub fn advise(&self, advice: Advice) -> Result<(), Error> {

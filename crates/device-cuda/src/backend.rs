@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use device::{Backend, Description, Error, Memory, MemoryInfo, OpCall, Result, StreamBackend, StreamKind};
+use device::{
+    Backend, Description, Error, Memory, MemoryInfo, OpCall, Result, SharedBytes, StreamBackend, StreamKind,
+};
 use meta::{DType, DeviceId};
 
 use crate::blas::Blas;
@@ -16,6 +18,7 @@ use crate::kernel::{Kernels, Variant};
 use crate::library::{self, SearchPath, Unavailable};
 use crate::memory::PinnedMemory;
 use crate::ops;
+use crate::pinning;
 use crate::pool::{Pool, Siblings};
 use crate::raw::BlasFunctions;
 use crate::runtime::Runtime;
@@ -240,6 +243,14 @@ impl Backend for CudaBackend {
 
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(PinnedMemory::allocate(&self.runtime.context, bytes)?))
+    }
+
+    fn pins_in_place(&self) -> bool {
+        self.runtime.context.properties().pins_read_only
+    }
+
+    fn pin_in_place(&self, regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
+        Ok(if self.pins_in_place() { pinning::pin(&self.runtime.context, regions) } else { None })
     }
 
     fn open_stream(&self, _kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {

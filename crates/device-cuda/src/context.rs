@@ -23,6 +23,8 @@ pub(crate) struct Properties {
     pub(crate) memory_bytes: u64,
     /// The newest CUDA that the driver supports: 1000 · major + 10 · minor.
     pub(crate) driver_version: i32,
+    /// Whether memory that is only read can be pinned where it lies.
+    pub(crate) pins_read_only: bool,
 }
 
 impl Properties {
@@ -39,6 +41,9 @@ impl Properties {
             shared_per_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             memory_bytes: driver.card_memory(card)? as u64,
             driver_version: driver.version()?,
+            // Drivers that do not know the question cannot do it.
+            pins_read_only: attribute(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
+                .is_ok_and(|value| value == 1),
         })
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use device::{Buffer, Error, Result, Span};
 
 use crate::memory::{DeviceMemory, PinnedMemory};
+use crate::pinning::PinnedRegion;
 use crate::runtime::Runtime;
 use crate::stream::Queue;
-use crate::upload::Uploader;
 
 /// Queues a copy. A host buffer that the copy uses after this returns comes back, to be kept alive.
 ///
@@ -54,20 +54,20 @@ pub(crate) fn read(queue: &Arc<Queue>, from: &Span, to: &mut [u8]) -> Result<()>
     Ok(())
 }
 
-/// Writes host memory after queued work, and waits until it has arrived.
-pub(crate) fn write(queue: &Arc<Queue>, to: &Span, from: &[u8]) -> Result<()> {
+/// Up to this size the driver takes the bytes of ordinary memory along with the command itself.
+const INLINE_BYTES: usize = 64 << 10;
+/// Large copies are queued in pieces of this size, so that short ones of other streams need not wait for all of them:
+/// the card has one engine for each direction.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// Writes host memory after queued work. All bytes have left the source when this returns; they may still be on their
+/// way, as everything queued may be.
+pub(crate) fn write(runtime: &Runtime, queue: &Arc<Queue>, to: &Span, from: &[u8]) -> Result<()> {
     check_inside("destination", to)?;
     let len = to.len.min(from.len());
     if let Some(target) = device_memory(to) {
         target.touch(queue)?;
-        let context = queue.context();
-        context.enter()?;
-        // SAFETY: the slice is readable for the bytes that are copied, and outlives the wait below.
-        let queued = unsafe {
-            context.driver().copy_up(target.address() + to.offset as u64, from.as_ptr(), len, queue.raw())
-        };
-        context.check(&format!("copying {len} bytes from the host"), queued)?;
-        return queue.synchronize();
+        return send(runtime, queue, target.address() + to.offset as u64, &from[..len]);
     }
     let target = host_address(queue, to)?;
     queue.synchronize()?;
@@ -97,7 +97,8 @@ fn device_memory(span: &Span) -> Option<&DeviceMemory> {
 }
 
 fn is_pinned(span: &Span) -> bool {
-    span.buffer.memory().as_any().is::<PinnedMemory>()
+    let memory = span.buffer.memory().as_any();
+    memory.is::<PinnedMemory>() || memory.downcast_ref().is_some_and(PinnedRegion::is_pinned)
 }
 
 /// The host address of a span's first byte.
@@ -111,6 +112,21 @@ fn host_address(queue: &Queue, span: &Span) -> Result<*mut u8> {
     Ok(unsafe { base.as_ptr().add(span.offset) })
 }
 
+/// Queues a copy of ordinary host memory; the bytes have left it when this returns. The driver is never shown that
+/// memory itself: it refuses a copy that begins on pages that are pinned, as neighbours may be, and ends on others.
+fn send(runtime: &Runtime, queue: &Arc<Queue>, address: u64, bytes: &[u8]) -> Result<()> {
+    if bytes.len() > INLINE_BYTES {
+        // SAFETY: the slice is readable until this returns, and the caller's stream touches the target.
+        return unsafe { runtime.uploader.copy(queue, address, bytes.as_ptr(), bytes.len()) };
+    }
+    let own = bytes.to_vec();
+    let context = queue.context();
+    context.enter()?;
+    // SAFETY: the bytes are readable during the call; of memory that is not pinned it has read all when it returns.
+    let queued = unsafe { context.driver().copy_up(address, own.as_ptr(), own.len(), queue.raw()) };
+    context.check(&format!("copying {} bytes from the host", own.len()), queued)
+}
+
 fn up(
     runtime: &Runtime,
     queue: &Arc<Queue>,
@@ -121,21 +137,23 @@ fn up(
     target.touch(queue)?;
     let source = host_address(queue, from)?;
     // Pinned memory is read by the card after this returns: events order that, not guards of this call.
-    let _shared = if is_pinned(from) { None } else { Some(from.buffer.read_access()?) };
-    if !is_pinned(from) && Uploader::takes(span.len) {
-        // SAFETY: both spans lie inside their memory, the source's guard is held until this returns, and the
-        // target is touched by this stream.
-        unsafe { runtime.uploader.copy(queue, target.address() + span.offset as u64, source, span.len) }?;
+    if !is_pinned(from) {
+        let _shared = from.buffer.read_access()?;
+        // SAFETY: the span lies inside memory that may be read, and its guard is held until this returns.
+        let bytes = unsafe { std::slice::from_raw_parts(source, span.len) };
+        send(runtime, queue, target.address() + span.offset as u64, bytes)?;
         return Ok(None);
     }
     let context = queue.context();
     context.enter()?;
-    // SAFETY: the source span is inside a buffer that the caller keeps alive until the copy is done, and
-    // the target span inside memory that is not reused before this stream has passed.
-    let queued = unsafe {
-        context.driver().copy_up(target.address() + span.offset as u64, source, span.len, queue.raw())
-    };
-    context.check(&format!("copying {} bytes from the host", span.len), queued)?;
+    for start in (0..span.len).step_by(PIECE_BYTES) {
+        let (address, bytes) =
+            (target.address() + (span.offset + start) as u64, PIECE_BYTES.min(span.len - start));
+        // SAFETY: the source span is inside a buffer that the caller keeps alive until the copy is done, and
+        // the target span inside memory that is not reused before this stream has passed.
+        let queued = unsafe { context.driver().copy_up(address, source.add(start), bytes, queue.raw()) };
+        context.check(&format!("copying {bytes} bytes from the host"), queued)?;
+    }
     Ok(Some(from.buffer.clone()))
 }
 
@@ -171,10 +189,14 @@ fn between(
     }
     context.enter()?;
     let (driver, len) = (context.driver(), to.1.len);
-    let queued = if Arc::ptr_eq(target_context, source_context) {
-        driver.copy_across(target, source, len, queue.raw())
+    let as_peers =
+        || driver.copy_peer((target, target_context.raw()), (source, source_context.raw()), len, queue.raw());
+    let queued = if target_context.card() == source_context.card() {
+        // Logical devices of one card share its addresses, and a plain copy does not queue behind those from the
+        // host. A driver that refuses it gets the other kind.
+        driver.copy_across(target, source, len, queue.raw()).or_else(|_| as_peers())
     } else {
-        driver.copy_peer((target, target_context.raw()), (source, source_context.raw()), len, queue.raw())
+        as_peers()
     };
     let action = format!("copying {len} bytes from {} to {}", source_context.id(), target_context.id());
     context.check(&action, queued)

@@ -18,6 +18,7 @@ const NOT_READY: u32 = 600;
 const PEER_ALREADY_ON: u32 = 704;
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
 const HOST_ALLOC_PORTABLE: c_uint = 1;
+const HOST_REGISTER_READ_ONLY: c_uint = 8;
 
 /// A call of a library that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,6 +189,15 @@ impl Driver {
     /// The memory must stay mapped until it is unpinned.
     pub(crate) unsafe fn pin(&self, start: NonNull<u8>, bytes: usize) -> Checked<()> {
         call!(self.cuMemHostRegister_v2(start.as_ptr().cast(), bytes, HOST_ALLOC_PORTABLE))
+    }
+
+    /// The same for memory that is only read.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until it is unpinned.
+    pub(crate) unsafe fn pin_read_only(&self, start: NonNull<u8>, bytes: usize) -> Checked<()> {
+        let flags = HOST_ALLOC_PORTABLE | HOST_REGISTER_READ_ONLY;
+        call!(self.cuMemHostRegister_v2(start.as_ptr().cast(), bytes, flags))
     }
 
     pub(crate) fn unpin(&self, start: NonNull<u8>) -> Checked<()> {

@@ -18,6 +18,7 @@ mod library;
 mod measure;
 mod memory;
 mod ops;
+mod pinning;
 mod pool;
 mod raw;
 mod runtime;

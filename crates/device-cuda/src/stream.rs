@@ -143,7 +143,7 @@ impl StreamBackend for CudaStream {
     }
 
     fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
-        copy::write(&self.queue, to, from)
+        copy::write(&self.runtime, &self.queue, to, from)
     }
 
     fn record(&self) -> Result<Event> {

@@ -1,5 +1,5 @@
-//! Large copies from ordinary host memory to the card: several threads move them through pinned chunks, because
-//! the driver's own way through its staging area uses one thread and reaches a fraction of the link.
+//! Copies from ordinary host memory to the card: threads move them through pinned chunks, because the driver's own way
+//! through its staging area uses one thread, waits for the stream, and reaches a fraction of the link.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,6 @@ use crate::context::{Context, EventHandle, lock};
 use crate::memory::PinnedMemory;
 use crate::stream::Queue;
 
-/// From this size on threads pay.
-const LEAST_BYTES: usize = 8 << 20;
 /// One chunk: large enough for the link, small enough that all of them stay in few megabytes.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Threads that copy; more than these saturate no link that there is.
@@ -49,11 +47,6 @@ impl Source {
 }
 
 impl Uploader {
-    /// Whether a copy of this size goes this way.
-    pub(crate) fn takes(len: usize) -> bool {
-        len >= LEAST_BYTES
-    }
-
     /// Queues the copy. All bytes have left the source when this returns.
     ///
     /// # Safety

@@ -23,6 +23,17 @@ pub trait Backend: Send + Sync {
     /// Allocates host memory that this device copies from and to at full speed.
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
 
+    /// Whether host memory that is only read can be pinned where it lies.
+    fn pins_in_place(&self) -> bool {
+        false
+    }
+
+    /// Pins memory that is only read where it lies, each region at the latest when it is first copied from. None if that
+    /// is not possible here.
+    fn pin_in_place(&self, _regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
+        Ok(None)
+    }
+
     /// Opens an in-order queue of work.
     fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>>;
 
@@ -35,6 +46,9 @@ pub trait Backend: Send + Sync {
     /// Whether copies from that device need no detour through the host.
     fn reaches(&self, other: DeviceId) -> bool;
 }
+
+/// Bytes that live elsewhere, such as in a mapped file.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// An in-order queue of work on one device.
 pub trait StreamBackend: Send + Sync {

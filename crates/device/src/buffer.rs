@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 
 use meta::DeviceId;
 
-use crate::{Charge, Error, Memory, Result};
+use crate::{Charge, Error, Memory, Result, SharedBytes};
 
 /// A shared handle to a block of memory on one device. The bytes are credited to the ledger when the
 /// last handle goes.
@@ -33,8 +33,8 @@ impl Buffer {
     }
 
     /// A read-only host buffer over bytes that live elsewhere, such as a mapped file. Nothing is copied.
-    pub fn over(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Buffer {
-        Buffer::new(DeviceId::CPU, Arc::new(SharedBytes(bytes)), None)
+    pub fn over(bytes: SharedBytes) -> Buffer {
+        Buffer::new(DeviceId::CPU, Arc::new(ReadOnly(bytes)), None)
     }
 
     /// The device it belongs to.
@@ -159,9 +159,9 @@ impl Drop for WriteGuard<'_> {
 }
 
 /// Bytes that live elsewhere and may only be read.
-struct SharedBytes(Arc<dyn AsRef<[u8]> + Send + Sync>);
+pub(crate) struct ReadOnly(pub(crate) SharedBytes);
 
-impl Memory for SharedBytes {
+impl Memory for ReadOnly {
     fn len(&self) -> usize {
         (*self.0).as_ref().len()
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use meta::DeviceId;
 
 use crate::backend::{Backend, Description, MemoryInfo, StreamKind};
-use crate::{Buffer, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, Stream};
+use crate::{Buffer, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, Stream};
 
 /// One device: all its memory goes through its ledger, all its work through its streams.
 #[derive(Clone)]
@@ -70,6 +70,26 @@ impl Device {
         let charge = host.ledger().charge(bytes as u64)?;
         let memory = self.shared.backend.allocate_pinned(bytes)?;
         Ok(Buffer::new(host.id(), memory, Some(charge)))
+    }
+
+    /// The same out of bytes of the host that were promised before.
+    pub fn allocate_pinned_from(&self, host: &mut Reservation, bytes: usize) -> Result<Buffer> {
+        let charge = host.charge(bytes as u64)?;
+        let memory = self.shared.backend.allocate_pinned(bytes)?;
+        Ok(Buffer::new(DeviceId::CPU, memory, Some(charge)))
+    }
+
+    /// Whether host memory that is only read can be pinned where it lies.
+    pub fn pins_in_place(&self) -> bool {
+        self.shared.backend.pins_in_place()
+    }
+
+    /// Pins memory that is only read where it lies, each region at the latest when it is first copied from. None if that
+    /// is not possible here.
+    pub fn pin_in_place(&self, regions: Vec<SharedBytes>) -> Result<Option<Vec<Buffer>>> {
+        let pinned = self.shared.backend.pin_in_place(regions)?;
+        let buffer = |memory| Buffer::new(DeviceId::CPU, memory, None);
+        Ok(pinned.map(|pinned| pinned.into_iter().map(buffer).collect()))
     }
 
     /// Copies bytes onto the device and waits until they are there.

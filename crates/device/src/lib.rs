@@ -21,7 +21,9 @@ mod registry;
 mod sim;
 mod stream;
 
-pub use backend::{Backend, Description, EventBackend, Memory, MemoryInfo, StreamBackend, StreamKind};
+pub use backend::{
+    Backend, Description, EventBackend, Memory, MemoryInfo, SharedBytes, StreamBackend, StreamKind,
+};
 pub use buffer::{Buffer, ReadGuard, Span, WriteGuard};
 pub use device::Device;
 pub use error::{Error, OutOfMemory, Result};

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use meta::{ByteSize, DeviceId};
 
+use crate::backend::SharedBytes;
 use crate::backend::{Backend, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
+use crate::buffer::ReadOnly;
 use crate::{Error, HostExecutor, HostStream, OpCall, OutOfMemory, Result, Span};
 
 /// What a simulated device has: `8gb@12gbps`, or `8gb@12gbps@2tflops` to slow computing down too.
@@ -119,6 +121,15 @@ impl Backend for SimBackend {
 
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
         self.host.allocate(bytes)
+    }
+
+    fn pins_in_place(&self) -> bool {
+        true
+    }
+
+    fn pin_in_place(&self, regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
+        // The host's memory is as good as pinned here, so the bytes themselves will do.
+        Ok(Some(regions.into_iter().map(|bytes| Arc::new(ReadOnly(bytes)) as Arc<dyn Memory>).collect()))
     }
 
     fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {

@@ -1,5 +1,6 @@
-//! How a block's weights lie in one buffer: each at an aligned offset, its scale behind it. The same
-//! layout holds on the host, on donors and in the slots of a ring, so a block moves as one copy.
+//! How a block's weights lie in one buffer: each at an aligned offset, in the order of the file, scales behind them.
+//! The same layout holds on the host, on donors and in the slots of a ring, so a block moves as one copy; and one that
+//! lies in one piece in its file can move from there as one, too.
 
 use device::{Buffer, Operand};
 use meta::Encoding;
@@ -31,10 +32,15 @@ impl BlockLayout {
             len = (start + bytes).next_multiple_of(ALIGN);
             start
         };
-        let mut places = Vec::new();
-        for spec in manifest.weights_of(block) {
-            let weight = take(spec.bytes.as_ref().len());
-            places.push(Place { weight, scale: spec.scale.as_ref().map(|scale| take(scale.as_ref().len())) });
+        let specs = manifest.weights_of(block);
+        let mut in_file: Vec<usize> = (0..specs.len()).collect();
+        in_file.sort_by_key(|index| specs[*index].bytes.place().start);
+        let mut places = vec![Place { weight: 0, scale: None }; specs.len()];
+        for index in &in_file {
+            places[*index].weight = take(specs[*index].bytes.as_ref().len());
+        }
+        for index in in_file {
+            places[index].scale = specs[index].scale.as_ref().map(|scale| take(scale.as_ref().len()));
         }
         BlockLayout { places, len }
     }
@@ -62,6 +68,29 @@ impl BlockLayout {
             }
         }
         Ok(())
+    }
+
+    /// The pieces with those joined that follow each other in the file as they do in the layout.
+    pub(crate) fn joined_pieces(&self, specs: &[WeightSpec]) -> Vec<(usize, checkpoint::EntryBytes)> {
+        let mut pieces = Vec::new();
+        let Ok(()) = self.pieces(specs, |offset, bytes| {
+            pieces.push((offset, bytes.clone()));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        pieces.sort_by_key(|(offset, _)| *offset);
+        let mut joined: Vec<(usize, checkpoint::EntryBytes)> = Vec::new();
+        for (offset, bytes) in pieces {
+            if let Some((at, last)) = joined.last_mut()
+                && *at + last.len() == offset
+                && last.place().end == bytes.place().start
+                && let Some(both) = last.through(&bytes)
+            {
+                *last = both;
+            } else {
+                joined.push((offset, bytes));
+            }
+        }
+        joined
     }
 
     /// The block's weights as they lie in `buffer`.

@@ -12,8 +12,8 @@ use placement::Plan;
 
 use crate::manifest::Manifest;
 use crate::retention::Retention;
-use crate::staged::{self, Staged};
-use crate::{Error, Result, StepProfile, StreamStats};
+use crate::staged::{self, HostSource, Staged};
+use crate::{Error, LoadOptions, Result, StepProfile, StreamStats};
 
 /// A loaded model's name in the registry. It is never given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +57,7 @@ pub(crate) struct LoadedModel {
     manifest: Manifest,
     plan: Plan,
     dtype: Option<DType>,
+    source: HostSource,
     state: Mutex<State>,
     /// Counts uses of all models, so that the least recent is the smallest.
     used_at: AtomicU64,
@@ -74,11 +75,20 @@ impl LoadedModel {
         id: ModelId,
         manifest: Manifest,
         plan: Plan,
-        retention: Retention,
-        dtype: Option<DType>,
+        source: HostSource,
+        options: LoadOptions,
     ) -> LoadedModel {
+        let LoadOptions { retention, dtype, .. } = options;
         let state = State { retention, staged: None, patches: PatchSet::new(), last_used: SystemTime::now() };
-        LoadedModel { id, manifest, plan, dtype, state: Mutex::new(state), used_at: AtomicU64::new(0) }
+        LoadedModel {
+            id,
+            manifest,
+            plan,
+            dtype,
+            source,
+            state: Mutex::new(state),
+            used_at: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn id(&self) -> ModelId {
@@ -91,6 +101,11 @@ impl LoadedModel {
 
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Bytes that staging takes of each device.
+    pub(crate) fn needs(&self) -> Result<std::collections::BTreeMap<DeviceId, u64>> {
+        staged::needs(&self.manifest, &self.plan, self.source)
     }
 
     pub(crate) fn retention(&self) -> Retention {
@@ -169,7 +184,7 @@ impl LoadedModel {
     /// Bytes that its copies have on a device, and whether nobody uses them.
     pub(crate) fn evictable_bytes(&self, device: DeviceId) -> u64 {
         let idle = self.lock().staged.as_ref().is_some_and(|staged| Arc::strong_count(staged) == 1);
-        let needs = staged::needs(&self.manifest, &self.plan).unwrap_or_default();
+        let needs = staged::needs(&self.manifest, &self.plan, self.source).unwrap_or_default();
         if idle { needs.get(&device).copied().unwrap_or(0) } else { 0 }
     }
 
@@ -177,7 +192,7 @@ impl LoadedModel {
         let state = self.lock();
         let bytes = match &state.staged {
             None => Vec::new(),
-            Some(_) => staged::holds(&self.manifest, &self.plan).into_iter().collect(),
+            Some(_) => staged::holds(&self.manifest, &self.plan, self.source).into_iter().collect(),
         };
         ModelReport {
             id: self.id,

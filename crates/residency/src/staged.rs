@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use device::{Buffer, Device, Registry, Reservation, StreamKind};
 use meta::{DType, DeviceId, DeviceKind, Encoding};
 use patch::{Beside, PatchSet};
-use placement::{BlockMode, Plan};
+use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
 
-use crate::host::{self, HostBlock};
+use crate::host::{self, HostBlock, PinnedFiles};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
 use crate::profile::{CopyMarks, Recorder};
@@ -44,8 +44,25 @@ enum StagedBlock {
     Streamed { position: usize },
 }
 
+/// What streamed blocks are copied from on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostSource {
+    /// The mapped file, which is no allocation.
+    File,
+    /// A pinned copy, for a GPU that cannot pin the file where it lies.
+    Copy,
+}
+
+impl HostSource {
+    /// What the compute device of a plan needs.
+    pub(crate) fn of(plan: &Plan, devices: &Registry) -> Result<HostSource> {
+        let copies = plan.compute.kind == DeviceKind::Cuda && !devices.get(plan.compute)?.pins_in_place();
+        Ok(if copies { HostSource::Copy } else { HostSource::File })
+    }
+}
+
 /// Bytes that staging takes of each device.
-pub(crate) fn needs(manifest: &Manifest, plan: &Plan) -> Result<BTreeMap<DeviceId, u64>> {
+pub(crate) fn needs(manifest: &Manifest, plan: &Plan, source: HostSource) -> Result<BTreeMap<DeviceId, u64>> {
     if plan.blocks.len() != manifest.blocks().len() {
         return Err(Error::PlanMismatch {
             name: manifest.name().to_owned(),
@@ -60,7 +77,7 @@ pub(crate) fn needs(manifest: &Manifest, plan: &Plan) -> Result<BTreeMap<DeviceI
         // Weights that live on the host are the mapped file, which is no allocation.
         if block.home.kind != DeviceKind::Cpu {
             *needs.entry(block.home).or_default() += bytes;
-        } else if plan.compute.kind == DeviceKind::Cuda && block.mode == BlockMode::Streamed {
+        } else if source == HostSource::Copy && block.mode == BlockMode::Streamed {
             *needs.entry(DeviceId::CPU).or_default() += bytes;
         }
         if block.mode == BlockMode::Streamed {
@@ -74,11 +91,10 @@ pub(crate) fn needs(manifest: &Manifest, plan: &Plan) -> Result<BTreeMap<DeviceI
 }
 
 /// Bytes of a model that each device holds, the mapped file's on the host among them.
-pub(crate) fn holds(manifest: &Manifest, plan: &Plan) -> BTreeMap<DeviceId, u64> {
-    let mut held = needs(manifest, plan).unwrap_or_default();
-    let pinned = plan.compute.kind == DeviceKind::Cuda;
+pub(crate) fn holds(manifest: &Manifest, plan: &Plan, source: HostSource) -> BTreeMap<DeviceId, u64> {
+    let mut held = needs(manifest, plan, source).unwrap_or_default();
     for (index, block) in plan.blocks.iter().enumerate() {
-        let counted = pinned && block.mode == BlockMode::Streamed;
+        let counted = source == HostSource::Copy && block.mode == BlockMode::Streamed;
         if block.home.kind == DeviceKind::Cpu && !counted {
             *held.entry(block.home).or_default() += BlockLayout::new(manifest, index).len() as u64;
         }
@@ -103,6 +119,10 @@ impl Staged {
         let mut sources = Vec::new();
         let compute = devices.get(plan.compute)?;
         let host = devices.get(DeviceId::CPU)?;
+        let from_host =
+            |block: &&BlockPlan| block.mode == BlockMode::Streamed && block.home.kind == DeviceKind::Cpu;
+        let streamed = plan.blocks.iter().enumerate().filter(|(_, block)| from_host(block));
+        let pinned = PinnedFiles::new(compute, streamed.map(|(index, _)| manifest.weights_of(index)))?;
         for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
             let on_host = block.home.kind == DeviceKind::Cpu;
             blocks.push(match block.mode {
@@ -116,7 +136,15 @@ impl Staged {
                 }
                 BlockMode::Streamed => {
                     sources.push(if on_host {
-                        Source::Host(HostBlock::new(manifest.weights_of(index), layout, compute, host)?)
+                        let reserved = staging.reserved.get_mut(&DeviceId::CPU);
+                        let specs = manifest.weights_of(index);
+                        Source::Host(HostBlock::new(
+                            specs,
+                            layout,
+                            (compute, host),
+                            pinned.as_ref(),
+                            reserved,
+                        )?)
                     } else {
                         Source::Donor(staging.block(index, layout, block.home)?)
                     });
@@ -378,10 +406,10 @@ impl Staging<'_> {
                 stream
             }
         };
-        layout.pieces(self.manifest.weights_of(index), |offset, bytes| {
-            let source = host::over(bytes);
-            stream.copy(&buffer.span(offset..offset + source.len())?, &source.whole())
-        })?;
+        for (offset, bytes) in layout.joined_pieces(self.manifest.weights_of(index)) {
+            let source = host::over(&bytes);
+            stream.copy(&buffer.span(offset..offset + source.len())?, &source.whole())?;
+        }
         Ok(buffer)
     }
 

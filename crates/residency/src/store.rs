@@ -12,6 +12,7 @@ use placement::{BlockSpec, DeviceSpec, Plan, PlanRequest};
 use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
 use crate::session::{Cancel, Session};
+use crate::staged::HostSource;
 use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, staged};
 
 /// Snapshots that are kept.
@@ -86,7 +87,8 @@ impl Residency {
     /// Registers a model under a plan. Its copies are made when it is first opened. A plan that asks for
     /// more than a device's budget is refused here, before any byte moves.
     pub fn load(&self, manifest: Manifest, plan: Plan, options: LoadOptions) -> Result<ModelId> {
-        for (device, bytes) in staged::needs(&manifest, &plan)? {
+        let source = HostSource::of(&plan, &self.devices)?;
+        for (device, bytes) in staged::needs(&manifest, &plan, source)? {
             let report = self.devices.get(device)?.ledger().report();
             if bytes > report.budget {
                 return Err(Error::Device(device::Error::OutOfMemory(OutOfMemory {
@@ -103,7 +105,7 @@ impl Residency {
             self.evict_from(plan.compute, None);
         }
         let id = ModelId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let model = LoadedModel::new(id, manifest, plan, options.retention, options.dtype);
+        let model = LoadedModel::new(id, manifest, plan, source, options);
         self.lock().insert(id, Arc::new(model));
         Ok(id)
     }
@@ -153,7 +155,7 @@ impl Residency {
     /// and only as many as are needed. If all of them would not do, none goes.
     fn reserve(&self, model: &LoadedModel) -> Result<BTreeMap<DeviceId, Reservation>> {
         let mut reserved = BTreeMap::new();
-        for (id, bytes) in staged::needs(model.manifest(), model.plan())? {
+        for (id, bytes) in model.needs()? {
             let ledger = self.devices.get(id)?.ledger();
             // Room to work in is looked for together with the weights, and then left free.
             let working = model.plan().device(id).map_or(0, |planned| planned.working_bytes);

@@ -240,7 +240,7 @@ fn a_copy_that_dies_under_way_at_every_point_leaves_the_ledger_exact() {
 
 #[test]
 fn a_copy_that_cannot_be_queued_is_tried_again_and_leaves_the_ledger_exact() {
-    survives("sim:0,50%;cpu,50%", 30, |bench| &bench.copies);
+    survives("sim:0,50%;cpu,50%", BLOCKS / 2, |bench| &bench.copies);
     survives("sim:0,0%;cpu,100%", 1, |bench| &bench.copies);
 }
 
