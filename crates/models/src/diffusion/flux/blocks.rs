@@ -17,8 +17,27 @@ pub(super) struct Apart {
     /// Text tokens `[batch, tokens, hidden]`.
     text: Tensor,
     /// Time, guidance and pooled text, after the SiLU with which every block begins, `[batch or 1, hidden]`.
-    vector: Tensor,
+    vector: Everywhere,
     positions: Positions,
+}
+
+/// A value that every block reads and none changes: it travels to each device once.
+struct Everywhere {
+    first: Tensor,
+    copies: Vec<Tensor>,
+}
+
+impl Everywhere {
+    /// The value where a block computes.
+    fn on(&mut self, lease: &Lease<'_>) -> Result<Tensor> {
+        let here = |copy: &&Tensor| copy.lane().device().id() == lease.lane().device().id();
+        if let Some(copy) = std::iter::once(&self.first).chain(&self.copies).find(here) {
+            return Ok(copy.clone());
+        }
+        let copy = lease.bring(&self.first)?;
+        self.copies.push(copy.clone());
+        Ok(copy)
+    }
 }
 
 /// The activations between single blocks.
@@ -28,7 +47,7 @@ pub(super) struct Joined {
     /// How many of them are text.
     texts: usize,
     /// As in [`Apart`].
-    vector: Tensor,
+    vector: Everywhere,
     positions: Positions,
 }
 
@@ -48,13 +67,14 @@ struct Heads {
 
 impl Apart {
     pub(super) fn new(image: Tensor, text: Tensor, vector: &Tensor, positions: Positions) -> Result<Apart> {
-        Ok(Apart { image, text, vector: vector.activate(Activation::Silu)?, positions })
+        let vector = Everywhere { first: vector.activate(Activation::Silu)?, copies: Vec::new() };
+        Ok(Apart { image, text, vector, positions })
     }
 
     /// The same activations where a block computes.
     pub(super) fn bring(self, lease: &Lease<'_>) -> Result<Apart> {
         let (image, text) = (lease.bring(&self.image)?, lease.bring(&self.text)?);
-        Ok(Apart { image, text, vector: lease.bring(&self.vector)?, positions: self.positions })
+        Ok(Apart { image, text, ..self })
     }
 
     /// Text and image in one sequence, as single blocks want them.
@@ -79,8 +99,9 @@ impl Apart {
         let (texts, images) = (self.text.dim(1), self.image.dim(1));
         let image_side = Side { config, lease, name: format!("{block}.img") };
         let text_side = Side { config, lease, name: format!("{block}.txt") };
-        let [image_first, image_second] = image_side.modulations(&self.vector, probe)?;
-        let [text_first, text_second] = text_side.modulations(&self.vector, probe)?;
+        let vector = self.vector.on(lease)?;
+        let [image_first, image_second] = image_side.modulations(&vector, probe)?;
+        let [text_first, text_second] = text_side.modulations(&vector, probe)?;
 
         let attended = {
             let image =
@@ -105,8 +126,7 @@ impl Apart {
 impl Joined {
     /// The same activations where a block computes.
     pub(super) fn bring(self, lease: &Lease<'_>) -> Result<Joined> {
-        let (tokens, vector) = (lease.bring(&self.tokens)?, lease.bring(&self.vector)?);
-        Ok(Joined { tokens, vector, ..self })
+        Ok(Joined { tokens: lease.bring(&self.tokens)?, ..self })
     }
 
     /// The first `count` tokens of the image.
@@ -116,7 +136,7 @@ impl Joined {
 
     /// Time, guidance and pooled text after SiLU.
     pub(super) fn vector(&self) -> &Tensor {
-        &self.vector
+        &self.vector.first
     }
 
     /// A block over text and image together, with attention and feed-forward side by side.
@@ -129,7 +149,7 @@ impl Joined {
     ) -> Result<Joined> {
         let block = format!("single_blocks.{index}");
         let rotation = self.positions.on(lease.lane())?;
-        let change = lease.linear(&format!("{block}.modulation.lin"), &self.vector)?;
+        let change = lease.linear(&format!("{block}.modulation.lin"), &self.vector.on(lease)?)?;
         probe.show(format_args!("{block}.modulation.lin"), &change);
         let change = modulation(&change, 0, 3)?;
 

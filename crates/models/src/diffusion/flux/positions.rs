@@ -8,12 +8,20 @@ use super::{Config, FluxInputs, Grid, PATCH, ReferencePlaces};
 use crate::{Probe, Result};
 
 /// The angles of all tokens, text first, as tables on the devices that asked for them.
+///
+/// Only the waves of each axis are sent to a device, which spreads them over the tokens itself: a few kilobytes travel
+/// beside weights that are streamed, where megabytes would wait for their turn on the link.
 pub(super) struct Positions {
-    tokens: usize,
-    pairs: usize,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    grids: Vec<TokenGrid>,
     on: Vec<(DeviceId, Rotation)>,
+}
+
+/// Tokens in rows and columns, and the waves of each axis.
+struct TokenGrid {
+    rows: usize,
+    columns: usize,
+    /// One position for the index; one for each row and each column, or one for all.
+    axes: [Vec<Waves>; 3],
 }
 
 /// Cosines and sines on a device, `[1, tokens, head size / 2]`.
@@ -33,8 +41,7 @@ impl Rotation {
 impl Positions {
     /// The positions of the text, then those of the latent, then those of each reference.
     pub(super) fn new(config: &Config, latent: &Grid, inputs: &FluxInputs<'_>) -> Positions {
-        let pairs = config.head_size / 2;
-        let mut positions = Positions { tokens: 0, pairs, cos: Vec::new(), sin: Vec::new(), on: Vec::new() };
+        let mut positions = Positions { grids: Vec::new(), on: Vec::new() };
         let frequencies = config.axes.map(|size| frequencies(size, config.theta));
         positions.push(&frequencies, Place::Point, inputs.context.dim(1), 1);
         positions.push(&frequencies, Place::From([0, 0, 0]), latent.rows, latent.columns);
@@ -53,22 +60,11 @@ impl Positions {
             Place::Point => ([0, 0, 0], false),
             Place::From(start) => (start, true),
         };
-        // Each axis has few positions, so its waves are made once and copied to every token.
         let waves = |axis: usize, count: usize| -> Vec<Waves> {
             let count = if spreads { count } else { 1 };
             (0..count).map(|i| Waves::at((start[axis] + i) as f64, &frequencies[axis])).collect()
         };
-        let (index, down, right) = (waves(0, 1), waves(1, rows), waves(2, columns));
-        for row in 0..rows {
-            for column in 0..columns {
-                let (row, column) = if spreads { (row, column) } else { (0, 0) };
-                for waves in [&index[0], &down[row], &right[column]] {
-                    self.cos.extend_from_slice(&waves.cos);
-                    self.sin.extend_from_slice(&waves.sin);
-                }
-            }
-        }
-        self.tokens += rows * columns;
+        self.grids.push(TokenGrid { rows, columns, axes: [waves(0, 1), waves(1, rows), waves(2, columns)] });
     }
 
     /// The tables on a lane's device. They are sent there once.
@@ -77,9 +73,11 @@ impl Positions {
         if let Some((_, rotation)) = self.on.iter().find(|(id, _)| *id == device) {
             return Ok(rotation.clone());
         }
-        let shape = [1, self.tokens, self.pairs];
-        let rotation =
-            Rotation { cos: lane.tensor_f32(shape, &self.cos)?, sin: lane.tensor_f32(shape, &self.sin)? };
+        let table = |values: fn(&Waves) -> &[f32]| -> Result<Tensor> {
+            let grids = self.grids.iter().map(|grid| grid.table(lane, values)).collect::<Result<Vec<_>>>()?;
+            Ok(Tensor::concat(&grids.iter().collect::<Vec<_>>(), 1)?)
+        };
+        let rotation = Rotation { cos: table(|waves| &waves.cos)?, sin: table(|waves| &waves.sin)? };
         self.on.push((device, rotation.clone()));
         Ok(rotation)
     }
@@ -89,6 +87,24 @@ impl Positions {
         probe.show(format_args!("pe_embedder.cos"), &rotation.cos);
         probe.show(format_args!("pe_embedder.sin"), &rotation.sin);
         Ok(())
+    }
+}
+
+impl TokenGrid {
+    /// The cosines or sines of every token, `[1, tokens, head size / 2]`.
+    fn table(&self, lane: &Lane, values: fn(&Waves) -> &[f32]) -> Result<Tensor> {
+        let axis = |waves: &[Waves], along: usize| -> Result<Tensor> {
+            let all: Vec<f32> = waves.iter().flat_map(|waves| values(waves).iter().copied()).collect();
+            let pairs = all.len() / waves.len();
+            let mut shape = [1, 1, pairs];
+            shape[along] = waves.len();
+            Ok(lane.tensor_f32(shape, &all)?.broadcast([self.rows, self.columns, pairs])?)
+        };
+        let [index, down, right] = &self.axes;
+        let parts = [axis(index, 0)?, axis(down, 0)?, axis(right, 1)?];
+        let table = Tensor::concat(&parts.iter().collect::<Vec<_>>(), 2)?;
+        let pairs = table.dim(2);
+        Ok(table.reshape([1, self.rows * self.columns, pairs])?)
     }
 }
 
