@@ -20,6 +20,12 @@ pub(crate) struct Bandwidth {
 const FIRST_BYTES: usize = 4 << 20;
 /// The largest size tried.
 const LARGEST_BYTES: usize = 256 << 20;
+/// About what FLUX hands from block to block at 1024 pixels.
+const ACTIVATION_BYTES: usize = 28 << 20;
+/// How often they go there and back in one measurement of two accelerators.
+const ROUND_TRIPS: usize = 8;
+/// Measurements of two accelerators; the shortest counts.
+const ROUNDS: usize = 3;
 /// A copy this long is measured well enough.
 const LONG_ENOUGH: Duration = Duration::from_millis(5);
 
@@ -43,6 +49,29 @@ pub(crate) fn measure(device: &Device, host: &Device) -> Result<Bandwidth> {
             device_to_pinned: rate(copy_time(device, &pinned, &there)?),
         });
     }
+}
+
+/// Bytes per second between two accelerators, as activations move: to the other, which works on them, and back. What
+/// it takes the other to begin is part of it.
+pub(crate) fn between(a: &Device, b: &Device) -> Result<f64> {
+    let (here, there) = (a.allocate(ACTIVATION_BYTES)?.whole(), b.allocate(ACTIVATION_BYTES)?.whole());
+    let (own_a, own_b) = (a.allocate(ACTIVATION_BYTES)?.whole(), b.allocate(ACTIVATION_BYTES)?.whole());
+    let (stream_a, stream_b) = (a.compute_stream()?, b.compute_stream()?);
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        for _ in 0..ROUND_TRIPS {
+            stream_b.wait(&stream_a.record()?)?;
+            stream_b.copy(&there, &here)?;
+            stream_b.copy(&own_b, &there)?;
+            stream_a.wait(&stream_b.record()?)?;
+            stream_a.copy(&here, &there)?;
+            stream_a.copy(&own_a, &here)?;
+        }
+        stream_a.synchronize()?;
+        best = best.min(start.elapsed());
+    }
+    Ok((2 * ROUND_TRIPS * ACTIVATION_BYTES) as f64 / best.as_secs_f64())
 }
 
 /// Pages that were never written are not real yet.

@@ -306,6 +306,9 @@ pub(crate) struct BenchArgs {
     /// Only rows whose name contains this
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) only: String,
+    /// Where bench flux writes a profile of each row's last step, as JSON that trace viewers open too
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

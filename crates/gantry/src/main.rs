@@ -14,6 +14,7 @@ mod host;
 mod http;
 mod machine;
 mod planning;
+mod profile;
 mod selftest;
 mod serving;
 mod table;

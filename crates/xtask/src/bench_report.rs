@@ -1,6 +1,8 @@
 //! `cargo xtask bench-report`: writes docs/BENCHMARKS.md from the measurements in docs/results, so that no figure in it
 //! is typed by hand. With `--check` it only says whether the page is what they give.
 
+mod figure;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -12,6 +14,8 @@ use serde::de::DeserializeOwned;
 
 /// The page that is written.
 const PAGE: &str = "docs/BENCHMARKS.md";
+/// The figure that is drawn.
+const FIGURE: &str = "docs/pictures/bench-flux.svg";
 /// Where the results are, as `gantry bench … --json` printed them.
 const RESULTS: &str = "docs/results";
 
@@ -40,6 +44,7 @@ struct FluxRow {
     allocation: String,
     streamed_bytes: u64,
     load_s: f64,
+    first_step_s: f64,
     step_s: f64,
     bound_s: f64,
     over_bound: f64,
@@ -47,6 +52,86 @@ struct FluxRow {
     peak_bytes: u64,
     planned_bytes: u64,
     identical: bool,
+}
+
+/// `gantry bench cpu`.
+#[derive(Deserialize)]
+struct Cpu {
+    version: String,
+    date: String,
+    device_name: String,
+    threads: usize,
+    pixels: usize,
+    text_tokens: usize,
+    rows: Vec<CpuRow>,
+}
+
+#[derive(Deserialize)]
+struct CpuRow {
+    name: String,
+    peer: String,
+    ours: Steps,
+    theirs: Option<Steps>,
+    median_ratio: Option<f64>,
+    growth_ratio: Option<f64>,
+    relative_error: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Steps {
+    median_s: f64,
+    peak_bytes: Option<u64>,
+}
+
+/// `gantry bench load`.
+#[derive(Deserialize)]
+struct Load {
+    version: String,
+    date: String,
+    device: String,
+    device_name: String,
+    model_bytes: u64,
+    host_copy_bytes_per_s: f64,
+    link_bytes_per_s: Option<f64>,
+    rows: Vec<LoadRow>,
+}
+
+#[derive(Deserialize)]
+struct LoadRow {
+    name: String,
+    source: String,
+    total_s: f64,
+    first_pass_s: f64,
+    bound_s: Option<f64>,
+    over_bound: Option<f64>,
+}
+
+/// `gantry bench server`.
+#[derive(Deserialize)]
+struct Server {
+    version: String,
+    date: String,
+    device_name: String,
+    clients: usize,
+    prompts: usize,
+    servers: Vec<Served>,
+}
+
+#[derive(Deserialize)]
+struct Served {
+    name: String,
+    start_s: f64,
+    idle_bytes: Option<u64>,
+    post_prompt_ms: Spread,
+    in_server_ms: Option<Spread>,
+    prompts_per_s: f64,
+    cached_node_us: f64,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    p50: f64,
+    p99: f64,
 }
 
 /// `gantry bench ops`.
@@ -99,18 +184,24 @@ struct Memory {
 /// Writes the page, or with `--check` compares it.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = page(&root.join(RESULTS))?;
+    let results = root.join(RESULTS);
+    let written = [(PAGE, page(&results)?), (FIGURE, figure::draw(&read(&results, "flux-h200")?)?)];
     match arguments {
         [] => {
-            fs::write(root.join(PAGE), page).with_context(|| format!("writing {PAGE}"))?;
-            println!("{PAGE} written");
+            for (path, text) in written {
+                fs::write(root.join(path), text).with_context(|| format!("writing {path}"))?;
+                println!("{path} written");
+            }
             Ok(ExitCode::SUCCESS)
         }
         [only] if only == "--check" => {
-            if fs::read_to_string(root.join(PAGE)).is_ok_and(|text| text == page) {
+            let is_same = |(path, text): &(&str, String)| {
+                fs::read_to_string(root.join(path)).is_ok_and(|it| it == *text)
+            };
+            let Some((path, _)) = written.iter().find(|written| !is_same(written)) else {
                 return Ok(ExitCode::SUCCESS);
-            }
-            eprintln!("{PAGE} is not what {RESULTS} gives; run `cargo xtask bench-report`");
+            };
+            eprintln!("{path} is not what {RESULTS} gives; run `cargo xtask bench-report`");
             Ok(ExitCode::FAILURE)
         }
         _ => bail!("usage: cargo xtask bench-report [--check]"),
@@ -128,6 +219,9 @@ fn page(results: &Path) -> Result<String> {
     for name in ["flux-h200", "flux-split-h200"] {
         flux(&mut text, &read(results, name)?)?;
     }
+    load(&mut text, &read(results, "load-h200")?)?;
+    cpu(&mut text, &read(results, "steps-cpu")?)?;
+    server(&mut text, &read(results, "server-2-cores")?)?;
     for name in ["residency-h200", "residency-sim"] {
         residency(&mut text, &read(results, name)?)?;
     }
@@ -154,18 +248,19 @@ fn flux(text: &mut String, report: &Flux) -> Result<()> {
         report.link_bytes_per_s / 1e9
     )?;
     text.push_str(
-        "| stored as | allocation | streamed GB | load s | step ms | bound ms | over bound | predicted | peak | same bits |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "| stored as | allocation | streamed GB | load s | first step s | step ms | bound ms | over bound | predicted | peak | same bits |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for format in &report.formats {
         for row in &format.rows {
             let allocation = if row.allocation.is_empty() { "all on the device" } else { &row.allocation };
             writeln!(
                 text,
-                "| {} | {allocation} | {:.2} | {:.2} | {:.1} | {:.1} | {:.3} | {:.3} | {:.3} | {} |",
+                "| {} | {allocation} | {:.2} | {:.2} | {:.2} | {:.1} | {:.1} | {:.3} | {:.3} | {:.3} | {} |",
                 format.format,
                 row.streamed_bytes as f64 / 1e9,
                 row.load_s,
+                row.first_step_s,
                 row.step_s * 1e3,
                 row.bound_s * 1e3,
                 row.over_bound,
@@ -189,6 +284,92 @@ fn flux(text: &mut String, report: &Flux) -> Result<()> {
         })
         .collect();
     writeln!(text, "{}.", errors.join(", "))?;
+    Ok(())
+}
+
+fn load(text: &mut String, report: &Load) -> Result<()> {
+    writeln!(text, "\n## Loading, {} on {}\n", report.device, report.device_name)?;
+    let link =
+        report.link_bytes_per_s.map_or_else(String::new, |link| format!(", link {:.1} GB/s", link / 1e9));
+    writeln!(
+        text,
+        "Gantry {}, {}; a file of {:.1} GB; host copy {:.1} GB/s{link}. The first pass brings every block into use once, \
+         without computing; the bound is the bytes over the slower of the two.\n",
+        report.version,
+        report.date,
+        report.model_bytes as f64 / 1e9,
+        report.host_copy_bytes_per_s / 1e9
+    )?;
+    text.push_str(
+        "| placed | from | to the first block s | first pass s | bound s | both over bound |\n|---|---|---|---|---|---|\n",
+    );
+    let shown =
+        |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
+    for row in &report.rows {
+        let (bound, over) = (shown(row.bound_s, 3), shown(row.over_bound, 2));
+        let (total, pass) = (row.total_s, row.first_pass_s);
+        writeln!(text, "| {} | {} | {total:.3} | {pass:.3} | {bound} | {over} |", row.name, row.source)?;
+    }
+    Ok(())
+}
+
+fn cpu(text: &mut String, report: &Cpu) -> Result<()> {
+    writeln!(text, "\n## Whole steps on the CPU, {}\n", report.device_name)?;
+    let peer = report.rows.iter().find(|row| row.theirs.is_some()).map_or("none", |row| &row.peer);
+    writeln!(
+        text,
+        "Gantry {}, {}; {} threads, {} pixels square, {} text tokens; peer: {peer}, in turns with ours in the same run. Less \
+         than 1 is better than the peer.\n",
+        report.version, report.date, report.threads, report.pixels, report.text_tokens
+    )?;
+    text.push_str(
+        "| case | ours s | peer s | time | our peak GB | peer's peak GB | memory on top of the weights | relative error |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
+    let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.2}"));
+    for row in &report.rows {
+        let peak = |steps: &Steps| steps.peak_bytes.map(|bytes| bytes as f64 / 1e9);
+        writeln!(
+            text,
+            "| {} | {:.2} | {} | {} | {} | {} | {} | {} |",
+            row.name,
+            row.ours.median_s,
+            shown(row.theirs.as_ref().map(|steps| steps.median_s)),
+            shown(row.median_ratio),
+            shown(peak(&row.ours)),
+            shown(row.theirs.as_ref().and_then(peak)),
+            shown(row.growth_ratio),
+            row.relative_error.map_or_else(|| "–".to_owned(), |error| format!("{error:.1e}")),
+        )?;
+    }
+    Ok(())
+}
+
+fn server(text: &mut String, report: &Server) -> Result<()> {
+    writeln!(text, "\n## Server, {}\n", report.device_name)?;
+    writeln!(
+        text,
+        "Gantry {}, {}; {} clients, {} prompts.\n",
+        report.version, report.date, report.clients, report.prompts
+    )?;
+    text.push_str(
+        "| server | start ms | idle MB | POST /prompt p50, p99 ms | in the server p50, p99 ms | prompts/s | known node µs |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for it in &report.servers {
+        let idle = it.idle_bytes.map_or_else(|| "–".to_owned(), |bytes| format!("{:.0}", bytes as f64 / 1e6));
+        let spread = |spread: &Spread| format!("{:.2}, {:.2}", spread.p50, spread.p99);
+        writeln!(
+            text,
+            "| {} | {:.0} | {idle} | {} | {} | {:.0} | {:.1} |",
+            it.name,
+            it.start_s * 1e3,
+            spread(&it.post_prompt_ms),
+            it.in_server_ms.as_ref().map_or_else(|| "–".to_owned(), spread),
+            it.prompts_per_s,
+            it.cached_node_us
+        )?;
+    }
     Ok(())
 }
 

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
-use device::Registry;
+use device::{Device, Registry};
 use meta::{ByteSize, DeviceId};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
-use placement::{AllocationText, Order, Plan, RemotePolicy};
+use placement::{AllocationText, Order, PeerLink, Plan, RemotePolicy};
 use residency::{Cancel, LoadOptions, Residency, Session};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::planning::device_specs;
+use crate::profile::{self, ModelProfile};
 use crate::table::Table;
 
 /// One double and one single block at FLUX's full width; the whole model repeats them.
@@ -46,6 +47,8 @@ struct Report {
     parameters: u64,
     pixels: usize,
     link_bytes_per_s: f64,
+    /// Between two logical devices, if there are two.
+    peer_bytes_per_s: Option<f64>,
     formats: Vec<FormatReport>,
 }
 
@@ -66,6 +69,8 @@ struct Row {
     offload_percent: u32,
     streamed_bytes: u64,
     load_s: f64,
+    /// The first step, which still waits for what loading left to do.
+    first_step_s: f64,
     step_s: f64,
     /// The longer of the resident step and the streamed bytes over the link.
     bound_s: f64,
@@ -84,6 +89,11 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         "bench flux measures an accelerator: name one with --device cuda:0"
     );
     let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
+    let is_peer = |other: &&Device| other.id().kind == device.id().kind && other.id() != device.id();
+    let peer = machine.registry().iter().find(is_peer);
+    let peer = peer
+        .map(|other| Ok::<_, anyhow::Error>((other.id(), bandwidth::between(other, device)?)))
+        .transpose()?;
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
@@ -91,6 +101,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         parameters: 0,
         pixels: PIXELS,
         link_bytes_per_s: link,
+        peer_bytes_per_s: peer.map(|(_, bytes_per_s)| bytes_per_s),
         formats: Vec::new(),
     };
     for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
@@ -99,8 +110,15 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         let cut_relative_error = cut_error(machine, device.id(), &cut, 512)?;
         std::fs::remove_file(&cut)?;
         let path = write_model(dir.path(), format, FULL_DEPTH)?;
-        let bench =
-            Bench { devices: machine.registry(), compute: device.id(), path: &path, pixels: PIXELS, link };
+        let bench = Bench {
+            devices: machine.registry(),
+            compute: device.id(),
+            path: &path,
+            pixels: PIXELS,
+            link,
+            peer,
+            profiles: args.profile.as_deref().map(|folder| (folder, format)),
+        };
         let rows = bench.rows()?;
         let checkpoint = Checkpoint::open(&path)?;
         report.parameters = checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum();
@@ -157,6 +175,7 @@ pub(super) fn write_model(dir: &Path, format: &str, [double, single]: [usize; 2]
 struct Loaded {
     flux: Flux,
     session: Session,
+    residency: Residency,
 }
 
 impl Loaded {
@@ -184,7 +203,15 @@ impl Loaded {
 /// ‖device − CPU‖ / ‖CPU‖ of one evaluation.
 fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) -> Result<f64> {
     let evaluate = |compute: DeviceId| -> Result<Vec<f32>> {
-        let bench = Bench { devices: machine.registry(), compute, path, pixels, link: 1e10 };
+        let bench = Bench {
+            devices: machine.registry(),
+            compute,
+            path,
+            pixels,
+            link: 1e10,
+            peer: None,
+            profiles: None,
+        };
         let (_, loaded, _) = bench.load("", 1e12)?;
         Ok(loaded.evaluate(pixels)?.to_vec()?)
     };
@@ -201,6 +228,11 @@ struct Bench<'a> {
     path: &'a Path,
     pixels: usize,
     link: f64,
+    /// Another device of the same kind, such as the second of two logical ones on one card, and the bytes per second
+    /// that come from there.
+    peer: Option<(DeviceId, f64)>,
+    /// Where profiles go, and how the name of their files begins.
+    profiles: Option<(&'a Path, &'a str)>,
 }
 
 /// One allocation, measured.
@@ -208,6 +240,7 @@ struct Measured {
     plan: Plan,
     flops: u64,
     load_s: f64,
+    first_step_s: f64,
     step_s: f64,
     peak_bytes: u64,
     output: Vec<f32>,
@@ -223,15 +256,20 @@ impl Bench<'_> {
         let flops = manifest.blocks().iter().map(|block| block.flops).sum();
         let lane = Lane::preferred(self.devices.get(self.compute)?)?;
         let seconds = |flops: u64| flops as f64 / rate;
-        let mut request =
-            Residency::plan_request(&manifest, self.compute, device_specs(self.devices, self.link), seconds);
+        let mut specs = device_specs(self.devices, self.link);
+        if let Some((second, bytes_per_s)) = self.peer {
+            let reached = specs.iter_mut().filter(|spec| spec.id == second);
+            let link = PeerLink { device: self.compute, bytes_per_s };
+            reached.for_each(|spec| spec.reaches.push(link));
+        }
+        let mut request = Residency::plan_request(&manifest, self.compute, specs, seconds);
         request.allocation = AllocationText::parse(text)?;
         request.working_bytes = flux.working_bytes(tokens, lane.dtype().bytes());
         request.activation_bytes = flux.activation_bytes(tokens, lane.dtype().bytes());
         // Parts on another card compute there. In one run each activations cross over once; with a part that is
         // streamed it has to be spread, or its copies cannot hide.
         request.remote = RemotePolicy::InPlace;
-        let is_split = self.second().is_some_and(|second| text.contains(&second.to_string()));
+        let is_split = self.peer.is_some_and(|(second, _)| text.contains(&second.to_string()));
         if is_split && !text.contains("cpu") {
             request.order = Order::Contiguous;
         }
@@ -240,7 +278,7 @@ impl Bench<'_> {
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
         let id = residency.load(manifest, plan.clone(), options)?;
         let session = residency.open(id, &Cancel::default())?;
-        Ok((plan, Loaded { flux, session }, flops))
+        Ok((plan, Loaded { flux, session, residency }, flops))
     }
 
     /// Nothing, half and all of the model offloaded.
@@ -253,7 +291,7 @@ impl Bench<'_> {
             let measured = self.measure(&text, rate)?;
             rows.push(self.row((&text, percent), &measured, &resident));
         }
-        if let Some(second) = self.second() {
+        if let Some((second, _)) = self.peer {
             let first = self.compute;
             let half = format!("{first},50%;{second},50%");
             let thirds = format!("{first},34%;{second},33%;cpu,33%");
@@ -265,40 +303,51 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Another device of the same kind, such as the second of two logical ones on one card.
-    fn second(&self) -> Option<DeviceId> {
-        let ids = self.devices.iter().map(device::Device::id);
-        ids.into_iter().find(|id| id.kind == self.compute.kind && *id != self.compute)
-    }
-
     fn measure(&self, text: &str, rate: f64) -> Result<Measured> {
         let start = Instant::now();
         let (plan, loaded, flops) = self.load(text, rate)?;
         let load_s = start.elapsed().as_secs_f64();
         let ledger = self.devices.get(self.compute)?.ledger();
         ledger.reset_peak();
+        let start = Instant::now();
         let output = loaded.evaluate(self.pixels)?.to_vec()?;
+        let first_step_s = start.elapsed().as_secs_f64();
         let lane = loaded.session.lane()?;
         let side = self.pixels / 8;
-        let latent = lane.tensor([1, 16, side, side], &random_normal(1, 16 * side * side))?;
+        let noise = random_normal(1, 16 * side * side);
         let context = lane.tensor([1, TEXT, 4096], &random_normal(2, TEXT * 4096))?;
         let pooled = lane.tensor([1, 768], &random_normal(3, 768))?;
         let mut times = Vec::new();
         for _ in 0..STEPS {
+            // A sampler brings the latent and reads the answer in every step.
             let start = Instant::now();
-            loaded.evaluate_on(&latent, &context, &pooled)?;
-            lane.stream().synchronize()?;
+            let latent = lane.tensor([1, 16, side, side], &noise)?;
+            loaded.evaluate_on(&latent, &context, &pooled)?.to_vec()?;
             times.push(start.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);
+        self.keep_profile(text, &loaded)?;
         Ok(Measured {
             plan,
             flops,
             load_s,
+            first_step_s,
             step_s: times[STEPS / 2],
             peak_bytes: ledger.report().peak,
             output,
         })
+    }
+
+    /// Writes where the time of the last step went, if that is wanted.
+    fn keep_profile(&self, text: &str, loaded: &Loaded) -> Result<()> {
+        let Some((folder, format)) = self.profiles else { return Ok(()) };
+        std::fs::create_dir_all(folder)?;
+        let placed =
+            if text.is_empty() { "resident".to_owned() } else { text.replace([':', ',', ';', '%'], "_") };
+        let profiles = ModelProfile::of_loaded(&loaded.residency);
+        profile::write(&folder.join(format!("{format}-{placed}.json")), &profiles)?;
+        let table: String = profiles.iter().map(ModelProfile::to_text).collect();
+        Ok(std::fs::write(folder.join(format!("{format}-{placed}.txt")), table)?)
     }
 
     fn row(
@@ -314,6 +363,7 @@ impl Bench<'_> {
             offload_percent,
             streamed_bytes,
             load_s: measured.load_s,
+            first_step_s: measured.first_step_s,
             step_s: measured.step_s,
             bound_s,
             over_bound: measured.step_s / bound_s,
@@ -337,6 +387,7 @@ impl Report {
             "allocation",
             "streamed",
             "load s",
+            "first step s",
             "step ms",
             "bound ms",
             "over bound",
@@ -354,7 +405,8 @@ impl Report {
                 format,
                 if row.allocation.is_empty() { "all of it here" } else { &row.allocation },
                 &ByteSize(row.streamed_bytes).to_string(),
-                &format!("{:.1}", row.load_s),
+                &format!("{:.2}", row.load_s),
+                &format!("{:.2}", row.first_step_s),
                 &ms(row.step_s),
                 &ms(row.bound_s),
                 &format!("{:.3}", row.over_bound),

@@ -165,6 +165,9 @@ pub(crate) struct RunArgs {
     /// Print the prompt in the API's format instead of running it
     #[arg(long)]
     pub(crate) convert: bool,
+    /// Write where the time of each model's last step went, block by block: JSON that trace viewers open too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: Output,
 }

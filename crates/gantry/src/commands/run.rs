@@ -19,7 +19,8 @@ use workflow::Converted;
 use super::{print, print_json, tell};
 use crate::cli::RunArgs;
 use crate::machine::Machine;
-use crate::{serving, workflow_file};
+use crate::profile::ModelProfile;
+use crate::{profile, serving, workflow_file};
 
 pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
     let start = Instant::now();
@@ -65,6 +66,11 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         observer: Arc::new(Told::new()),
     };
     let report = Executor::new(Arc::clone(&catalogue), CacheMode::Classic).run(request);
+    if let Some(path) = &args.profile {
+        let profiles = ModelProfile::of_loaded(&studio.residency);
+        profile::write(path, &profiles)?;
+        profiles.iter().for_each(|profile| tell(&profile.to_text()));
+    }
     finish(&report, &studio.folders, start, args.report.json)
 }
 
