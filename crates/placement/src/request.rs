@@ -122,13 +122,14 @@ pub struct RingLimits {
     /// The slots to have where there is room: one computes, one is copied, and one takes up the jitter that
     /// no prediction has.
     pub usual_slots: usize,
-    /// The most slots; more than usual are used only where they are predicted to help.
+    /// The most slots; more than usual are used only where they are predicted to help: where blocks whose copies are
+    /// longer than their computing come together, the ring has to run ahead of all of them.
     pub max_slots: usize,
 }
 
 impl Default for RingLimits {
     fn default() -> RingLimits {
-        RingLimits { min_slots: 2, usual_slots: 3, max_slots: 4 }
+        RingLimits { min_slots: 2, usual_slots: 3, max_slots: 10 }
     }
 }
 

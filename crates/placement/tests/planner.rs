@@ -155,7 +155,7 @@ fn a_contiguous_tail_is_slower_than_interleaving() {
     contiguous.order = Order::Contiguous;
     let contiguous = planned(&contiguous);
     let ratio = contiguous.prediction.seconds_per_step / interleaved.prediction.seconds_per_step;
-    assert!(ratio > 1.15, "{ratio}");
+    assert!(ratio > 1.05, "{ratio}");
     assert_eq!(contiguous.to_allocation().to_string(), "cuda:0,10gb;cpu,*;order=contiguous");
 }
 
@@ -522,7 +522,7 @@ fn thirds_over_two_accelerators_and_the_host_stay_near_the_bound() {
     };
     let blocks: Vec<BlockSpec> = doubles.chain(singles).collect();
     // Activations move over the link and back, or between neighbours.
-    for (peer, most) in [(None, 1.09), (Some(200e9), 1.04), (Some(1e12), 1.03)] {
+    for (peer, most) in [(None, 1.06), (Some(66e9), 1.02), (Some(1e12), 1.02)] {
         let mut devices = [DeviceId::CPU, C0, C1].map(device);
         devices[2].reaches =
             peer.map(|bytes_per_s| PeerLink { device: C0, bytes_per_s }).into_iter().collect();
@@ -535,4 +535,31 @@ fn thirds_over_two_accelerators_and_the_host_stay_near_the_bound() {
         let over = plan.prediction.seconds_per_step / bound;
         assert!(over < most, "{over} with {peer:?}\n{plan}");
     }
+}
+
+/// Large blocks first, whose copies are longer than their computing, then small ones: the ring runs ahead over the end of
+/// the step, so that the link works while the small ones compute.
+#[test]
+fn a_deep_ring_evens_out_blocks_of_different_sizes() {
+    let block = |name: String, megabytes: u64, milliseconds: f64| BlockSpec {
+        name,
+        bytes: megabytes * MB,
+        compute_seconds: milliseconds / 1e3,
+        pinned: false,
+    };
+    let large = (0..19).map(|i| block(format!("double.{i}"), 182, 2.75));
+    let small = (0..38).map(|i| block(format!("single.{i}"), 76, 2.35));
+    let blocks: Vec<BlockSpec> = large.chain(small).collect();
+    let planned = |max_slots: usize| {
+        let devices = vec![device(CPU, 64 * GB), device(C0, 24 * GB)];
+        let mut request = PlanRequest::new(blocks.clone(), devices, C0);
+        request.allocation = AllocationText::parse("cuda:0,0%;cpu,100%").unwrap();
+        request.ring.max_slots = max_slots;
+        plan(&request).unwrap()
+    };
+    let (shallow, deep) = (planned(4), planned(RingLimits::default().max_slots));
+    assert!(deep.prediction.stall_s < 0.2 * shallow.prediction.stall_s, "{shallow}\n{deep}");
+    // No more slots than are needed, and at most half of what is streamed.
+    assert!((5..=10).contains(&deep.ring.unwrap().slots), "{deep}");
+    assert!(planned(100).ring.unwrap().bytes() <= planned(100).streamed_bytes() / 2);
 }

@@ -88,12 +88,14 @@ fn choose_ring(
     let streamed_bytes: u64 = streamed().map(|block| block.bytes).sum();
     let useful = usize::try_from(streamed_bytes / slot_bytes).unwrap_or(usize::MAX).min(streamed().count());
     let limits = problem.request.ring;
+    // A deep ring takes bytes in which blocks could stay, so it holds at most half of what it streams.
+    let deepest = limits.max_slots.min((useful / 2).max(limits.usual_slots));
     let fewest = match slots {
         Slots::Enough => limits.min_slots.clamp(1, useful),
         Slots::One => 1,
     };
     let room = compute.available_bytes.saturating_sub(compute.total_bytes()) / slot_bytes;
-    let most = useful.min(limits.max_slots.max(fewest)).min(usize::try_from(room).unwrap_or(usize::MAX));
+    let most = useful.min(deepest.max(fewest)).min(usize::try_from(room).unwrap_or(usize::MAX));
     if most < fewest {
         check_room(&DeviceUse { ring_bytes: slot_bytes * fewest as u64, ..*compute })?;
     }

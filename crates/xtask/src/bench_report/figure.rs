@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use super::Flux;
 
 /// Where bars begin.
-const LEFT: f64 = 190.0;
+const LEFT: f64 = 230.0;
 /// The longest bar.
-const WIDTH: f64 = 440.0;
+const WIDTH: f64 = 420.0;
 /// From one bar to the next.
 const LINE: f64 = 22.0;
 /// Above the first bar.
