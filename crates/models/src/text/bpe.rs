@@ -18,6 +18,27 @@ impl Merges {
         self.pairs.entry((left, right)).or_insert((rank, joined));
     }
 
+    /// The symbols of a text whose alphabet is bytes: cut into words, of which `word_len` tells the first one's length,
+    /// and joined within each.
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        word_len: impl Fn(&str) -> usize,
+        symbols: &HashMap<u8, u32>,
+    ) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (word, after) = rest.split_at(word_len(rest));
+            // Every byte has a symbol; the map was made from all of them.
+            let mut joined = word.bytes().filter_map(|byte| symbols.get(&byte).copied()).collect();
+            self.apply(&mut joined);
+            ids.extend(joined);
+            rest = after;
+        }
+        ids
+    }
+
     /// Joins pairs of a word, the earliest learned first and of equal ones the leftmost. Takes time in
     /// proportion to the word's length, but for a logarithm.
     pub(crate) fn apply(&self, word: &mut Vec<u32>) {

@@ -214,15 +214,7 @@ impl Florence2Tokenizer {
     }
 
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
-        let mut rest = text;
-        while !rest.is_empty() {
-            let (word, after) = rest.split_at(word_len(rest));
-            // Every byte has a symbol; the map was made from all of them.
-            let mut symbols = word.bytes().filter_map(|byte| self.symbols.get(&byte).copied()).collect();
-            self.merges.apply(&mut symbols);
-            ids.extend(symbols);
-            rest = after;
-        }
+        ids.extend(self.merges.encode(text, word_len, &self.symbols));
     }
 }
 
