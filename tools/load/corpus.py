@@ -11,13 +11,16 @@ GET_ROUTES = [
     "/view", "/view_metadata/{}", "/i18n", "/workflow_templates", "/global_subgraphs", "/global_subgraphs/{}",
     "/node_replacements", "/templates/{}", "/docs/{}", "/internal/logs", "/internal/logs/raw", "/internal/folder_paths",
     "/internal/files/{}", "/api/jobs", "/api/jobs/{}", "/extensions/{}", "/{}",
+    "/gantry/", "/gantry/{}", "/gantry/now", "/gantry/now?after={}", "/gantry/devices", "/gantry/models", "/gantry/models/{}",
+    "/gantry/files", "/gantry/snapshots?after={}", "/gantry/stats?jobs={}", "/gantry/openapi.json",
 ]
 JSON_ROUTES = [
     ("POST", "/prompt"), ("POST", "/queue"), ("POST", "/interrupt"), ("POST", "/history"), ("POST", "/free"),
     ("POST", "/settings"), ("POST", "/settings/a"), ("POST", "/users"), ("POST", "/api/jobs/cancel"),
-    ("PATCH", "/internal/logs/subscribe"),
+    ("PATCH", "/internal/logs/subscribe"), ("POST", "/gantry/plan"), ("PATCH", "/gantry/models/1"),
+    ("DELETE", "/gantry/models/1"),
 ]
-PREFIXABLE = ("/api/", "/internal/", "/templates/", "/docs/", "/extensions/")
+PREFIXABLE = ("/api/", "/gantry/", "/internal/", "/templates/", "/docs/", "/extensions/")
 
 
 def with_api(route):
