@@ -36,7 +36,6 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn;
 use axum::routing::get;
 use nodes::Folders;
-use serde::Deserialize;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::app::with_api_alias;
@@ -119,21 +118,6 @@ type Shared = Arc<Files>;
 impl Files {
     fn user_folder(&self) -> PathBuf {
         self.config.folders.user.join(USER)
-    }
-}
-
-/// The query of a request. Of a key that is there twice, the first counts.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Asked(Vec<(String, String)>);
-
-impl Asked {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
-    }
-
-    fn is(&self, key: &str) -> bool {
-        self.get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod body;
 pub(crate) mod job;
 pub(crate) mod object_info;
 pub(crate) mod problem;
+pub(crate) mod query;
 pub(crate) mod reply;
 
 /// Whole numbers are written as such.

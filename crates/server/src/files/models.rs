@@ -15,7 +15,8 @@ use serde_json::{Map, Value, json as value};
 use super::names::{decoded_again, relative, wire_path};
 use super::reply::{Answer, Refusal, blocking, json};
 use super::walk::{Found, Walk, created_seconds, modified_seconds};
-use super::{Asked, Files, Shared};
+use super::{Files, Shared};
+use crate::wire::query::Asked;
 
 /// Keys whose files are no models.
 const NO_MODELS: &[&str] = &["configs", "custom_nodes"];

@@ -17,7 +17,8 @@ use super::names::{decoded_again, place_to_change, place_to_write, relative, wir
 use super::reply::{Answer, Refusal, blocking, json};
 use super::storing::{Kept, receive};
 use super::walk::{Found, Walk, created_seconds, modified_seconds};
-use super::{Asked, Shared, serving};
+use super::{Shared, serving};
+use crate::wire::query::Asked;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()

@@ -17,7 +17,8 @@ use super::content_type::{self, Showing};
 use super::names::relative;
 use super::reply::{Answer, Refusal};
 use super::serving::{self, Version};
-use super::{Asked, Files, Shared};
+use super::{Files, Shared};
+use crate::wire::query::Asked;
 
 /// The quality of a preview that does not say.
 const PREVIEW_QUALITY: u8 = 90;

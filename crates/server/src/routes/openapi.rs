@@ -32,7 +32,7 @@ const ROUTES: &[Described] = &[
         asks: &["after", "jobs"],
         takes: None,
         gives: ("200", Some("Now")),
-        fails: &[],
+        fails: &["400"],
     },
     Described {
         method: "get",
@@ -86,7 +86,7 @@ const ROUTES: &[Described] = &[
         asks: &["after"],
         takes: None,
         gives: ("200", Some("Snapshots")),
-        fails: &[],
+        fails: &["400"],
     },
     Described {
         method: "post",
@@ -104,7 +104,7 @@ const ROUTES: &[Described] = &[
         asks: &["jobs"],
         takes: None,
         gives: ("200", Some("Stats")),
-        fails: &[],
+        fails: &["400"],
     },
     Described {
         method: "get",

@@ -13,7 +13,7 @@ use axum::routing::{MethodFilter, on};
 use engine::Engine;
 use graph::Literal;
 use residency::{ModelId, Residency, Retention};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 
 use super::{ask, openapi};
@@ -22,6 +22,7 @@ use crate::hub::Hub;
 use crate::plan::{PlanFault, PlanQuestion};
 use crate::shapes::{DeviceShape, FolderShape, ModelShape};
 use crate::stats::{JOBS, JobStats, RunningJob, Totals};
+use crate::wire::query::Asked;
 use crate::wire::{body, reply};
 
 /// The kinds of model folders whose files can be planned.
@@ -74,7 +75,8 @@ pub(super) fn routes() -> Routes {
 }
 
 /// Everything that changes, in one answer: asking for it once a second is to cost next to nothing.
-async fn now(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Response, Response> {
+async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
+    let (after, jobs) = (asked.whole("after")?, asked.whole("jobs")?);
     let hub = Arc::clone(&app.hub);
     ask(&app, move |engine| {
         let devices = match device_shapes(engine) {
@@ -84,12 +86,12 @@ async fn now(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Re
         let parts = [
             serde_json::to_string(&devices),
             serde_json::to_string(&model_shapes(engine)),
-            serde_json::to_string(&StatsShape::of(engine, &hub, part.jobs)),
+            serde_json::to_string(&StatsShape::of(engine, &hub, jobs)),
         ];
         let [Ok(devices), Ok(models), Ok(stats)] = parts else {
             return reply::failed(&"what is known cannot be written as JSON");
         };
-        let snapshots = snapshot_lines(engine, part.after);
+        let snapshots = snapshot_lines(engine, after);
         let body = format!(
             "{{\"devices\":{devices},\"models\":{models},\"stats\":{stats},\"snapshots\":[{snapshots}]}}"
         );
@@ -182,25 +184,10 @@ async fn model_files(State(app): State<Arc<App>>) -> Result<Response, Response> 
     .await
 }
 
-/// How a plan is asked for.
-#[derive(Deserialize)]
-struct Wish {
-    /// The status of an answer that is no plan: 422, or 200 for pages that ask while someone types.
-    faults: Option<u16>,
-}
-
-/// What part of a series is asked for.
-#[derive(Deserialize)]
-struct Part {
-    /// Only snapshots with higher numbers.
-    after: Option<u64>,
-    /// At most so many of the latest jobs.
-    jobs: Option<usize>,
-}
-
-async fn snapshots(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Response, Response> {
+async fn snapshots(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
+    let after = asked.whole("after")?;
     ask(&app, move |engine| {
-        let lines = snapshot_lines(engine, part.after);
+        let lines = snapshot_lines(engine, after);
         reply::json_bytes(StatusCode::OK, format!("{{\"snapshots\":[{lines}]}}"))
     })
     .await
@@ -215,10 +202,11 @@ fn snapshot_lines(engine: &Engine, after: Option<u64>) -> String {
 
 async fn plan(
     State(app): State<Arc<App>>,
-    Query(wish): Query<Wish>,
+    Query(asked): Query<Asked>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let fault_status = match wish.faults {
+    // Pages that ask while someone types want 200 for an answer that is no plan.
+    let fault_status = match asked.whole("faults")? {
         Some(200) => StatusCode::OK,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
@@ -243,9 +231,10 @@ async fn plan(
     .await
 }
 
-async fn stats(State(app): State<Arc<App>>, Query(part): Query<Part>) -> Result<Response, Response> {
+async fn stats(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
+    let jobs = asked.whole("jobs")?;
     let hub = Arc::clone(&app.hub);
-    ask(&app, move |engine| reply::json(&StatsShape::of(engine, &hub, part.jobs))).await
+    ask(&app, move |engine| reply::json(&StatsShape::of(engine, &hub, jobs))).await
 }
 
 /// What jobs do and did.
@@ -259,13 +248,14 @@ struct StatsShape {
 }
 
 impl StatsShape {
-    fn of(engine: &Engine, hub: &Hub, jobs: Option<usize>) -> StatsShape {
+    fn of(engine: &Engine, hub: &Hub, jobs: Option<u64>) -> StatsShape {
+        let jobs = jobs.map_or(JOBS, |jobs| usize::try_from(jobs).unwrap_or(usize::MAX));
         let studio = engine.studio();
         let running = hub.stats().running(Instant::now(), &Totals::of(studio));
         StatsShape {
             waiting: engine.remaining().saturating_sub(usize::from(running.is_some())),
             running,
-            jobs: hub.stats().latest(jobs.unwrap_or(JOBS)),
+            jobs: hub.stats().latest(jobs),
             clients: hub.roster().len(),
             kept_models_missing: studio.residency.missing_kept(),
         }

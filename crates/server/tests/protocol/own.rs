@@ -188,6 +188,24 @@ async fn snapshots_after_a_number_are_told() {
     let later: Vec<_> =
         later["snapshots"].as_array().unwrap().iter().map(|shot| shot["number"].clone()).collect();
     assert_eq!(later[..2], numbers[2..4]);
-    assert_eq!(get(&server, "/gantry/snapshots?after=x").await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_that_are_no_numbers_are_told_as_errors() {
+    let server = start().await;
+    for (path, key, value) in [
+        ("/gantry/snapshots?after=x", "after", "x"),
+        ("/gantry/now?jobs=-1", "jobs", "-1"),
+        ("/gantry/now?after=1.5&jobs=1", "after", "1.5"),
+        ("/gantry/stats?jobs=99999999999999999999", "jobs", "99999999999999999999"),
+    ] {
+        let answer = get(&server, path).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let text = format!("\"{key}\" must be a whole number that is not negative, not \"{value}\"");
+        assert_eq!(answer.json(), json!({ "error": text }), "{path}");
+    }
+    let plan = post(&server, "/gantry/plan?faults=yes", &json!({ "file": "x" })).await;
+    assert_eq!((plan.status, plan.json()["error"].is_string()), (400, true));
     server.stop().await;
 }

@@ -1,0 +1,31 @@
+//! What stands behind the `?` of a request.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::reply;
+
+/// The query of a request. Of a key that is there twice, the first counts.
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Asked(pub(crate) Vec<(String, String)>);
+
+impl Asked {
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn is(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+
+    /// A whole number, if the key is there; 400 for anything else.
+    pub(crate) fn whole(&self, key: &str) -> Result<Option<u64>, Response> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| {
+            let text = format!("\"{key}\" must be a whole number that is not negative, not {value:?}");
+            reply::error(StatusCode::BAD_REQUEST, &text)
+        })
+    }
+}
