@@ -20,12 +20,23 @@ impl Asked {
         self.get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
-    /// A whole number, if the key is there; 400 for anything else.
-    pub(crate) fn whole(&self, key: &str) -> Result<Option<u64>, Response> {
+    /// A whole number, if the key is there.
+    pub(crate) fn whole(&self, key: &'static str) -> Result<Option<u64>, NoNumber> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.parse().map(Some).map_err(|_| {
-            let text = format!("\"{key}\" must be a whole number that is not negative, not {value:?}");
-            reply::error(StatusCode::BAD_REQUEST, &text)
-        })
+        value.parse().map(Some).map_err(|_| NoNumber { key, value: value.to_owned() })
+    }
+}
+
+/// A value that should be a whole number and is not; answered with 400.
+#[derive(Debug, thiserror::Error)]
+#[error("\"{key}\" must be a whole number that is not negative, not {value:?}")]
+pub(crate) struct NoNumber {
+    key: &'static str,
+    value: String,
+}
+
+impl From<NoNumber> for Response {
+    fn from(error: NoNumber) -> Response {
+        reply::error(StatusCode::BAD_REQUEST, &error.to_string())
     }
 }
