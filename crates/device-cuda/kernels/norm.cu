@@ -2,8 +2,9 @@
 //
 // Definitions of all: T, the element type; W and B, the types of weight and bias, or `none`; VECTOR, how
 // many elements a thread takes at once (1 where rows are not aligned). Of the norms over rows also
-// ROW_THREADS, 32 or 256 threads for each row, and CENTRED, 1 for layer norm and 0 for RMS norm. Of the
-// norms over groups also INDEX, u32 or u64.
+// ROW_THREADS, 32 or 256 threads for each row, CENTRED, 1 for layer norm and 0 for RMS norm, and MODULATED, 1
+// where scales and shifts are operands of the walk after output and input: 1 is added to the scales. Of the norms
+// over groups also INDEX, u32 or u64.
 
 constexpr int THREADS = 256;
 
@@ -23,6 +24,7 @@ __device__ __forceinline__ void load_parameters(const P *from, i64 at, float oth
 constexpr int ROWS = THREADS / ROW_THREADS;
 // Pieces of a row that a thread keeps in registers; longer rows are read again.
 constexpr int HELD = 4;
+constexpr int OPERANDS = MODULATED ? 4 : 2;
 
 __device__ __forceinline__ float spread(const float (&x)[VECTOR], float mean) {
     float sum = 0.0f;
@@ -44,18 +46,22 @@ __device__ __forceinline__ void write_piece(T *to, const float (&x)[VECTOR], con
     load_parameters(weight, at, 1.0f, w);
     load_parameters(bias, at, 0.0f, b);
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) y[i] = (x[i] - mean) * by * w[i] + b[i];
+    for (int i = 0; i < VECTOR; i++) y[i] = (x[i] - mean) * by * (MODULATED ? 1.0f + w[i] : w[i]) + b[i];
     store_floats<VECTOR>(to + at, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    norm_rows(const Walk<2> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
+    norm_rows(const Walk<OPERANDS> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
     u32 row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, lane = threadIdx.x % ROW_THREADS;
     if (row >= rows) return;
-    i64 at[2];
+    i64 at[OPERANDS];
     locate(walk, row, at);
     T *out = static_cast<T *>(walk.base[0]) + at[0];
     const T *from = static_cast<const T *>(walk.base[1]) + at[1];
+    if constexpr (MODULATED) {
+        weight = static_cast<const W *>(walk.base[OPERANDS - 2]) + at[OPERANDS - 2];
+        bias = static_cast<const B *>(walk.base[OPERANDS - 1]) + at[OPERANDS - 1];
+    }
     u32 pieces = size / VECTOR;
     float x[HELD][VECTOR], mean = 0.0f, squares = 0.0f;
 #pragma unroll
@@ -80,13 +86,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    norm_long_rows(const Walk<2> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
+    norm_long_rows(const Walk<OPERANDS> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
     u32 row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, lane = threadIdx.x % ROW_THREADS;
     if (row >= rows) return;
-    i64 at[2];
+    i64 at[OPERANDS];
     locate(walk, row, at);
     T *out = static_cast<T *>(walk.base[0]) + at[0];
     const T *from = static_cast<const T *>(walk.base[1]) + at[1];
+    if constexpr (MODULATED) {
+        weight = static_cast<const W *>(walk.base[OPERANDS - 2]) + at[OPERANDS - 2];
+        bias = static_cast<const B *>(walk.base[OPERANDS - 1]) + at[OPERANDS - 1];
+    }
     u32 pieces = size / VECTOR;
     float x[VECTOR], mean = 0.0f, squares = 0.0f;
     if (CENTRED) {

@@ -2,7 +2,9 @@
 //
 // Definitions: T, the element type; HALF_SPLIT, 0 where neighbours form pairs and 1 where the halves do;
 // VECTOR, elements that a thread takes at once; ALIGNED, 1 where those stand at aligned addresses and
-// rows are whole multiples of them; INDEX, u32 or u64.
+// rows are whole multiples of them; INDEX, u32 or u64; W, the type of the weights with which each head is first
+// normalised by its root mean square, or `none`. Then all of a head is rotated, and its pieces are 1, 2, 4 … 32
+// neighbouring threads.
 
 // Strides are in elements: batch, position, head. `tables` is 1 where each batch has its own angles.
 struct Call {
@@ -38,10 +40,41 @@ template <int N> __device__ __forceinline__ void load_angles(const float *from, 
 #endif
 }
 
+constexpr bool NORMED = !same<W, none>::value;
+
+__device__ __forceinline__ float squares(const float (&x)[VECTOR]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) sum += x[i] * x[i];
+    return sum;
+}
+
+// What the values of a head are multiplied with, from the part of their squares that this thread has.
+__device__ __forceinline__ float head_scale(float sum, const Call &call, float eps) {
+    for (u32 step = call.pieces / 2; step > 0; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
+    return 1.0f / sqrtf(sum / (float)call.size + eps);
+}
+
+__device__ __forceinline__ void scale_piece(float (&x)[VECTOR], float by, const W *weight, u32 at) {
+    if constexpr (NORMED) {
+        float w[VECTOR];
+        load_floats<VECTOR>(weight + at, w);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) x[i] = x[i] * by * w[i];
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256)
-    rope(const T *x, const float *cosines, const float *sines, T *out, const Call call, u64 count) {
+    rope(const T *x, const W *weight, const float *cosines, const float *sines, T *out, const Call call,
+         u64 count, float eps) {
     INDEX index = (INDEX)blockIdx.x * 256 + threadIdx.x;
-    if (index >= (INDEX)count) return;
+    bool inside = index < (INDEX)count;
+    if constexpr (NORMED) {
+        // Threads of a warp add up together, so those past the end work along and write nothing.
+        if (!inside) index = (INDEX)count - 1;
+    } else if (!inside) {
+        return;
+    }
     u32 piece = (u32)(index % call.pieces);
     index /= call.pieces;
     u32 head = (u32)(index % call.heads);
@@ -63,6 +96,12 @@ extern "C" __global__ void __launch_bounds__(256)
     float b[VECTOR], c[VECTOR], s[VECTOR], low[VECTOR], high[VECTOR];
     load_piece(x + at, VECTOR, a);
     load_piece(x + at + half, VECTOR, b);
+    if constexpr (NORMED) {
+        float by = head_scale(squares(a) + squares(b), call, eps);
+        scale_piece(a, by, weight, at);
+        scale_piece(b, by, weight, at + half);
+        if (!inside) return;
+    }
     load_angles<VECTOR>(cosines + angles + at, c);
     load_angles<VECTOR>(sines + angles + at, s);
 #pragma unroll
@@ -74,6 +113,10 @@ extern "C" __global__ void __launch_bounds__(256)
     store_piece(out + at + half, VECTOR, high);
 #else
     load_piece(x + at, call.size - at, a);
+    if constexpr (NORMED) {
+        scale_piece(a, head_scale(squares(a), call, eps), weight, at);
+        if (!inside) return;
+    }
     if (at < call.rotated) {
         float c[VECTOR / 2], s[VECTOR / 2];
         load_angles<VECTOR / 2>(cosines + angles + at / 2, c);

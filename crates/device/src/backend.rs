@@ -43,6 +43,11 @@ pub trait Backend: Send + Sync {
     /// Gives cached memory back to the driver or operating system.
     fn trim(&self) -> Result<()>;
 
+    /// Bytes that an operation may take for a moment beside its operands, unpacked weights not counted.
+    fn workspace_bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether copies from that device need no detour through the host.
     fn reaches(&self, other: DeviceId) -> bool;
 }

@@ -119,6 +119,11 @@ impl Device {
         self.shared.backend.supports(call)
     }
 
+    /// Bytes that an operation may take for a moment beside its operands, unpacked weights not counted.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.shared.backend.workspace_bytes()
+    }
+
     /// Whether copies from that device need no detour through the host.
     pub fn reaches(&self, other: DeviceId) -> bool {
         self.shared.backend.reaches(other)

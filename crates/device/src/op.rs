@@ -18,8 +18,8 @@ pub use elementwise::{
     Activation, Binary, BinaryKind, GatedActivation, GatedAdd, Modulate, Unary, UnaryKind,
 };
 pub use layout::{Copy, Embedding, NormalNoise, Pad};
-pub use norm::{GroupNorm, LayerNorm, RmsNorm};
-pub use position::{Rope, RopeLayout};
+pub use norm::{GroupNorm, LayerNorm, ModulatedNorm, RmsNorm};
+pub use position::{NormedRope, Rope, RopeLayout};
 pub use product::{Linear, Matmul};
 pub use reduction::{Reduce, ReduceKind, Softmax};
 pub use resample::{Resize, ResizeMode};
@@ -41,10 +41,14 @@ pub enum OpCall {
     GroupNorm(GroupNorm),
     /// Normalisation to mean 0 and variance 1 over the last dimension.
     LayerNorm(LayerNorm),
+    /// Layer norm, then `x * (1 + scale) + shift`.
+    ModulatedNorm(ModulatedNorm),
     /// Normalisation by the root mean square over the last dimension.
     RmsNorm(RmsNorm),
     /// Rotary position embedding.
     Rope(Rope),
+    /// Normalisation of each head by its root mean square, then rotary position embedding.
+    NormedRope(NormedRope),
     /// `x * (1 + scale) + shift`.
     Modulate(Modulate),
     /// `x + gate * y`.
@@ -100,8 +104,10 @@ macro_rules! with_call {
             OpCall::Convolution($call) => $body,
             OpCall::GroupNorm($call) => $body,
             OpCall::LayerNorm($call) => $body,
+            OpCall::ModulatedNorm($call) => $body,
             OpCall::RmsNorm($call) => $body,
             OpCall::Rope($call) => $body,
+            OpCall::NormedRope($call) => $body,
             OpCall::Modulate($call) => $body,
             OpCall::GatedAdd($call) => $body,
             OpCall::GatedActivation($call) => $body,
@@ -203,8 +209,10 @@ into_call!(
     Convolution,
     GroupNorm,
     LayerNorm,
+    ModulatedNorm,
     RmsNorm,
     Rope,
+    NormedRope,
     Modulate,
     GatedAdd,
     GatedActivation,

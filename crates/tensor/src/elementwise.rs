@@ -19,6 +19,12 @@ impl Tensor {
         self.unary(UnaryKind::Activation(activation))
     }
 
+    /// A non-linearity, written into a view of another tensor, such as a part of it.
+    pub fn activate_into(&self, activation: Activation, out: &Tensor) -> Result<()> {
+        let kind = UnaryKind::Activation(activation);
+        self.lane().launch(Unary { kind, x: self.operand().clone(), out: out.operand().clone() })
+    }
+
     /// `self · mul + add`.
     pub fn affine(&self, mul: f32, add: f32) -> Result<Tensor> {
         self.unary(UnaryKind::Affine { mul, add })

@@ -1,7 +1,7 @@
 //! Normalisations.
 
 use device::Result;
-use device::op::{GroupNorm, LayerNorm, RmsNorm};
+use device::op::{GroupNorm, LayerNorm, ModulatedNorm, RmsNorm};
 
 use crate::{Tensor, Weight};
 
@@ -34,6 +34,19 @@ impl Tensor {
             x: self.operand().clone(),
             weight: weight.map(|w| w.operand().clone()),
             bias: bias.map(|b| b.operand().clone()),
+            eps,
+            out: out.operand().clone(),
+        })?;
+        Ok(out)
+    }
+
+    /// Mean 0 and variance 1 over the last dimension, then `x · (1 + scale) + shift`; scale and shift repeat.
+    pub fn modulated_norm(&self, scale: &Tensor, shift: &Tensor, eps: f32) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.lane().launch(ModulatedNorm {
+            x: self.operand().clone(),
+            scale: scale.operand().clone(),
+            shift: shift.operand().clone(),
             eps,
             out: out.operand().clone(),
         })?;

@@ -1,7 +1,7 @@
 //! Products: linear layers, matrix products, attention, rotary positions, embeddings.
 
 use device::Result;
-use device::op::{Attention, AttentionMask, Embedding, Linear, Matmul, Rope, RopeLayout};
+use device::op::{Attention, AttentionMask, Embedding, Linear, Matmul, NormedRope, Rope, RopeLayout};
 use meta::Shape;
 
 use crate::{Activation, Lane, Tensor, Weight};
@@ -31,13 +31,25 @@ impl Tensor {
         bias: Option<&Weight>,
         activation: Option<Activation>,
     ) -> Result<Tensor> {
-        let rows = if self.operand().has_packed_rows() { self.clone() } else { self.contiguous()? };
         let width = weight.dims().first().copied().unwrap_or(0);
         let shape = match self.rank() {
             0 => Shape::scalar(),
             rank => self.shape().with(rank - 1, width),
         };
         let out = self.lane().empty_as(self.dtype(), shape)?;
+        self.linear_into(weight, bias, activation, &out)?;
+        Ok(out)
+    }
+
+    /// As [`Tensor::linear_then`], written into a view of another tensor, such as a part of it.
+    pub fn linear_into(
+        &self,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        activation: Option<Activation>,
+        out: &Tensor,
+    ) -> Result<()> {
+        let rows = if self.operand().has_packed_rows() { self.clone() } else { self.contiguous()? };
         self.lane().launch(Linear {
             x: rows.operand().clone(),
             weight: weight.operand().clone(),
@@ -45,8 +57,7 @@ impl Tensor {
             bias: bias.map(|b| b.operand().clone()),
             activation,
             out: out.operand().clone(),
-        })?;
-        Ok(out)
+        })
     }
 
     /// `alpha · self · other` over the last two dimensions; leading dimensions repeat.
@@ -76,6 +87,19 @@ impl Tensor {
     /// `[batch, keys, groups, size]`.
     pub fn attention(&self, k: &Tensor, v: &Tensor, mask: &Mask, scale: f32) -> Result<Tensor> {
         let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.attention_into(k, v, mask, scale, &out)?;
+        Ok(out)
+    }
+
+    /// As [`Tensor::attention`], written into a view of another tensor, such as a part of it.
+    pub fn attention_into(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        mask: &Mask,
+        scale: f32,
+        out: &Tensor,
+    ) -> Result<()> {
         self.lane().launch(Attention {
             q: self.operand().clone(),
             k: k.operand().clone(),
@@ -87,8 +111,7 @@ impl Tensor {
             },
             scale,
             out: out.operand().clone(),
-        })?;
-        Ok(out)
+        })
     }
 
     /// Rotates heads `[batch, positions, heads, size]` by f32 tables `[1 or batch, positions, rotated / 2]`.
@@ -102,6 +125,27 @@ impl Tensor {
             out: out.operand().clone(),
         })?;
         Ok(out)
+    }
+
+    /// Root mean square 1 over each head, scaled, then rotated as in [`Tensor::rope`] with the tables `[cos, sin]`;
+    /// written into a view of another tensor, such as a part of it.
+    pub fn normed_rope_into(
+        &self,
+        weight: &Weight,
+        eps: f32,
+        [cos, sin]: [&Tensor; 2],
+        layout: RopeLayout,
+        out: &Tensor,
+    ) -> Result<()> {
+        self.lane().launch(NormedRope {
+            x: self.operand().clone(),
+            weight: weight.operand().clone(),
+            eps,
+            cos: cos.operand().clone(),
+            sin: sin.operand().clone(),
+            layout,
+            out: out.operand().clone(),
+        })
     }
 }
 

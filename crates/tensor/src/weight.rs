@@ -1,5 +1,7 @@
 //! Weights: stored parameters, in whatever encoding their file has.
 
+use std::ops::Range;
+
 use device::{Buffer, Device, Operand, Result};
 use meta::{DType, Encoding, Shape};
 
@@ -35,6 +37,12 @@ impl Weight {
     pub fn upload_f32(device: &Device, shape: impl Into<Shape>, values: &[f32]) -> Result<Weight> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         Weight::upload(device, Encoding::Plain(DType::F32), shape, &bytes)
+    }
+
+    /// Some of its rows.
+    pub fn rows(&self, rows: Range<usize>) -> Result<Weight> {
+        let operand = self.operand.slice(0, rows.start, rows.len())?;
+        Ok(Weight { operand, scale: self.scale.clone() })
     }
 
     /// The same parameter with one f32 that multiplies it.

@@ -49,16 +49,65 @@ pub(crate) fn layer_norm(call: &op::LayerNorm, access: &Access<'_>) -> Result<()
     })
 }
 
+/// Mean 0 and variance 1 over the last dimension, then scale and shift that may differ from row to row.
+pub(crate) fn modulated_norm(call: &op::ModulatedNorm, access: &Access<'_>) -> Result<()> {
+    check_distinct("modulated norm", &call.out)?;
+    let (shape, outer) = (call.x.shape(), call.x.rank() - 1);
+    let (scale, shift) = (call.scale.broadcast(*shape)?, call.shift.broadcast(*shape)?);
+    let strides = [&call.out, &call.x, &scale, &shift].map(|operand| &operand.strides()[..outer]);
+    let rows = Traversal::new(&shape.dims()[..outer], &strides);
+    let x = access.values::<f32>(&call.x)?;
+    let (scales, shifts) = (access.values::<f32>(&call.scale)?, access.values::<f32>(&call.shift)?);
+    let target = &Target::new(access.output::<f32>(&call.out)?);
+    let n = shape.last();
+    in_tasks(rows.count(), n, |range| {
+        for row in range {
+            let at = |operand: usize| rows.position(operand, row)..rows.position(operand, row) + n;
+            let x = &x[at(1)];
+            dispatch(ModulatedRow {
+                x,
+                norm: Scale::of(&moments_in_pieces(x), call.eps),
+                scale: &scales[at(2)],
+                shift: &shifts[at(3)],
+                // SAFETY: the rows of an output that does not repeat are distinct parts of it.
+                out: unsafe { target.part(rows.position(0, row), n) },
+            });
+        }
+    });
+    Ok(())
+}
+
 /// Root mean square 1 over the last dimension, then scale.
 pub(crate) fn rms_norm(call: &op::RmsNorm, access: &Access<'_>) -> Result<()> {
     let n = call.x.shape().last();
-    let weight = parameter(call.weight.as_ref(), 1.0, n, access)?;
-    let bias = vec![0.0; n];
-    each_row("rms norm", &call.x, &call.out, access, |x, out| {
-        let square = dispatch(Squares { x, around: 0.0 }) / n as f64;
-        let factor = (1.0 / (square + f64::from(call.eps)).sqrt()) as f32;
-        dispatch(Row { x, scale: Scale { mean: 0.0, factor }, weight: &weight, bias: &bias, out });
-    })
+    let norm = RootMeanSquare::new(call.weight.as_ref(), n, call.eps, access)?;
+    each_row("rms norm", &call.x, &call.out, access, |x, out| norm.row(x, out))
+}
+
+/// Root mean square 1 over a row, then scale.
+pub(super) struct RootMeanSquare {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    eps: f32,
+}
+
+impl RootMeanSquare {
+    /// For rows of `n` values.
+    pub(super) fn new(
+        weight: Option<&Operand>,
+        n: usize,
+        eps: f32,
+        access: &Access<'_>,
+    ) -> Result<RootMeanSquare> {
+        Ok(RootMeanSquare { weight: parameter(weight, 1.0, n, access)?, bias: vec![0.0; n], eps })
+    }
+
+    /// One row.
+    pub(super) fn row(&self, x: &[f32], out: &mut [f32]) {
+        let square = dispatch(Squares { x, around: 0.0 }) / x.len() as f64;
+        let factor = (1.0 / (square + f64::from(self.eps)).sqrt()) as f32;
+        dispatch(Row { x, scale: Scale { mean: 0.0, factor }, weight: &self.weight, bias: &self.bias, out });
+    }
 }
 
 /// A parameter vector as f32, or the same value everywhere if there is none.
@@ -230,6 +279,27 @@ impl Kernel for Row<'_> {
         let Scale { mean, factor } = self.scale;
         for (((out, x), w), b) in self.out.iter_mut().zip(self.x).zip(self.weight).zip(self.bias) {
             *out = A::mul_add((x - mean) * factor, *w, *b);
+        }
+    }
+}
+
+/// One row with a scale and a shift of its own.
+struct ModulatedRow<'a> {
+    x: &'a [f32],
+    norm: Scale,
+    scale: &'a [f32],
+    shift: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for ModulatedRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<A: Arithmetic>(self) {
+        let Scale { mean, factor } = self.norm;
+        for (((out, x), scale), shift) in self.out.iter_mut().zip(self.x).zip(self.scale).zip(self.shift) {
+            *out = A::mul_add((x - mean) * factor, 1.0 + scale, *shift);
         }
     }
 }

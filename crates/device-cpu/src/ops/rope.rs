@@ -4,29 +4,60 @@ use device::op::{self, RopeLayout};
 use device::{Operand, Result};
 
 use super::elementwise::traversal::{Target, check_distinct, in_tasks};
+use super::norm::RootMeanSquare;
 use super::vector_math::{Arithmetic, Kernel, dispatch};
 use crate::access::Access;
 
 /// Rotates pairs of values of each head by the angles of its position.
 pub(crate) fn rope(call: &op::Rope, access: &Access<'_>) -> Result<()> {
-    check_distinct("rope", &call.out)?;
-    let (positions, heads, size) = (call.x.dim(1), call.x.dim(2), call.x.dim(3));
-    let half = call.cos.dim(2);
-    let (x, cos, sin) = (access.values(&call.x)?, access.values(&call.cos)?, access.values(&call.sin)?);
-    let target = &Target::new(access.output(&call.out)?);
-    let tables = call.cos.dim(0);
-    in_tasks(call.x.dim(0) * positions * heads, size, |rows| {
+    let angles = Angles { cos: &call.cos, sin: &call.sin, layout: call.layout };
+    each_head("rope", [&call.x, &call.out], &angles, access, |x, _| x)
+}
+
+/// Root mean square 1 over each head, scaled, then rotated.
+pub(crate) fn normed_rope(call: &op::NormedRope, access: &Access<'_>) -> Result<()> {
+    let norm = RootMeanSquare::new(Some(&call.weight), call.x.dim(3), call.eps, access)?;
+    let angles = Angles { cos: &call.cos, sin: &call.sin, layout: call.layout };
+    each_head("normed rope", [&call.x, &call.out], &angles, access, |x, normed| {
+        norm.row(x, normed);
+        normed
+    })
+}
+
+/// By how much the pairs of each position are turned.
+struct Angles<'a> {
+    cos: &'a Operand,
+    sin: &'a Operand,
+    layout: RopeLayout,
+}
+
+/// Rotates what `before` makes of each head; it is given room for a head to write into.
+fn each_head(
+    op: &'static str,
+    [x, out]: [&Operand; 2],
+    angles: &Angles<'_>,
+    access: &Access<'_>,
+    before: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
+) -> Result<()> {
+    check_distinct(op, out)?;
+    let (positions, heads, size) = (x.dim(1), x.dim(2), x.dim(3));
+    let (half, tables) = (angles.cos.dim(2), angles.cos.dim(0));
+    let (values, cos, sin) =
+        (access.values::<f32>(x)?, access.values(angles.cos)?, access.values(angles.sin)?);
+    let target = &Target::new(access.output(out)?);
+    in_tasks(x.dim(0) * positions * heads, size, |rows| {
+        let mut room = vec![0.0; size];
         for row in rows {
             let index = [row / (heads * positions), row / heads % positions, row % heads];
-            let at = row_start(&call.x, index);
+            let at = row_start(x, index);
             let table = (index[0] % tables * positions + index[1]) * half;
             dispatch(Head {
-                layout: call.layout,
-                x: &x[at..at + size],
+                layout: angles.layout,
+                x: before(&values[at..at + size], &mut room),
                 cos: &cos[table..table + half],
                 sin: &sin[table..table + half],
                 // SAFETY: the heads of an output that does not repeat are distinct parts of it.
-                out: unsafe { target.part(row_start(&call.out, index), size) },
+                out: unsafe { target.part(row_start(out, index), size) },
             });
         }
     });

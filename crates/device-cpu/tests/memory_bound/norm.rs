@@ -1,6 +1,6 @@
 //! Normalisations.
 
-use device::op::{GroupNorm, LayerNorm, RmsNorm};
+use device::op::{GroupNorm, LayerNorm, ModulatedNorm, RmsNorm};
 
 use crate::*;
 
@@ -65,6 +65,44 @@ fn group_norm_is_exact_for_many_values_far_from_zero() {
     // The mean itself is rounded to f32, half a unit at 1000 is 3e-5 of a deviation of 0.29.
     let want: Vec<f64> = given.iter().map(|v| (f64::from(*v) - mean) / variance.sqrt()).collect();
     assert_near("group norm", &values(&device, &out), &want, 1.5e-4);
+}
+
+#[test]
+fn modulated_norm_of_strided_rows_with_scales_that_repeat() {
+    let device = cpu();
+    for n in [1, 16, 67, 20_001] {
+        let x = random(&device, 1, [2, 4, n + 3]).slice(2, 2, n).unwrap();
+        let parts = random(&device, 2, [2, 1, 3 * n]);
+        let (scale, shift) = (parts.slice(2, 2 * n, n).unwrap(), parts.slice(2, 0, n).unwrap());
+        let out = blank(&device, [2, 4, n + 1]).slice(2, 1, n).unwrap();
+        let (given, parts) = (f64s(&values(&device, &x)), f64s(&values(&device, &parts)));
+        let want: Vec<f64> = given
+            .chunks(n)
+            .enumerate()
+            .flat_map(|(row, x)| {
+                let (mean, variance) = moments(x);
+                let part = &parts[row / 4 * 3 * n..];
+                let normed = x.iter().map(move |v| (v - mean) / (variance + 1e-6).sqrt());
+                normed
+                    .enumerate()
+                    .map(move |(i, y)| y * (1.0 + part[2 * n + i]) + part[i])
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        launch(&device, ModulatedNorm { x, scale, shift, eps: 1e-6, out: out.clone() }).unwrap();
+        assert_near(&format!("modulated norm of {n}"), &values(&device, &out), &want, 2e-6);
+    }
+}
+
+#[test]
+fn a_modulation_must_have_a_value_for_each_of_a_row() {
+    let device = cpu();
+    let (x, out) = (random(&device, 1, [2, 4, 8]), blank(&device, [2, 4, 8]));
+    let one = random(&device, 2, [2, 1, 1]);
+    let whole = random(&device, 3, [2, 1, 8]);
+    let call = ModulatedNorm { x, scale: one, shift: whole, eps: 1e-6, out };
+    let error = launch(&device, call).unwrap_err().to_string();
+    assert!(error.contains("modulated norm") && error.contains("scale"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Rotary position embeddings.
 
-use device::op::{Rope, RopeLayout};
+use device::op::{NormedRope, RmsNorm, Rope, RopeLayout};
 
 use crate::*;
 
@@ -42,6 +42,27 @@ fn both_layouts_with_one_table_or_one_for_each_item() {
                 1e-6,
             );
         }
+    }
+}
+
+#[test]
+fn normed_heads_are_the_norm_and_then_the_rotation() {
+    let device = cpu();
+    for (layout, size, half) in
+        [(RopeLayout::Interleaved, 64, 32), (RopeLayout::HalfSplit, 14, 7), (RopeLayout::Interleaved, 13, 4)]
+    {
+        let fused = random(&device, 1, [2, 5, 9 * size]);
+        let x = fused.slice(2, 3 * size, 3 * size).unwrap().reshape([2, 5, 3, size]).unwrap();
+        let weight = random(&device, 2, [size]);
+        let (cos, sin) = (random(&device, 3, [1, 5, half]), random(&device, 4, [1, 5, half]));
+        let (normed, want) = (blank(&device, [2, 5, 3, size]), blank(&device, [2, 5, 3, size]));
+        let norm = RmsNorm { x: x.clone(), weight: Some(weight.clone()), eps: 1e-6, out: normed.clone() };
+        launch(&device, norm).unwrap();
+        let turn = Rope { x: normed, cos: cos.clone(), sin: sin.clone(), layout, out: want.clone() };
+        launch(&device, turn).unwrap();
+        let out = blank(&device, [2, 7, 3, size]).slice(1, 1, 5).unwrap();
+        launch(&device, NormedRope { x, weight, eps: 1e-6, cos, sin, layout, out: out.clone() }).unwrap();
+        assert_eq!(values(&device, &out), values(&device, &want), "{layout:?}, {half} pairs of {size}");
     }
 }
 

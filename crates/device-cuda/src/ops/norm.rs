@@ -10,12 +10,15 @@ use crate::kernel::{Args, KernelFile, Launch, Variant};
 
 /// Norms over rows and groups with one pair of parameter types.
 macro_rules! parameters {
-    ($($weight:literal $bias:literal)*) => {
+    (modulated: $($element:literal $vector:literal)*; plain: $($weight:literal $bias:literal)*;) => {
         &[$(
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "256"), ("CENTRED", "1")] },
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "32"), ("CENTRED", "0")] },
-            Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("ROW_THREADS", "256"), ("CENTRED", "1")] },
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", $element), ("W", $element), ("B", $element), ("VECTOR", $vector), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", $element), ("W", $element), ("B", $element), ("VECTOR", "1"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "1")] },
+        )* $(
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "32"), ("CENTRED", "0"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1"), ("MODULATED", "0")] },
             Variant { file: KernelFile::Norm, name: "group_apply", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("INDEX", "u32")] },
             Variant { file: KernelFile::Norm, name: "group_moments", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("INDEX", "u64")] },
             Variant { file: KernelFile::Norm, name: "group_whole", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("INDEX", "u32")] },
@@ -24,13 +27,15 @@ macro_rules! parameters {
 }
 
 pub(crate) const VARIANTS: &[Variant] = parameters! {
-    "none" "none"
-    "f32" "f32"
-    "bf16" "bf16"
-    "f16" "f16"
-    "f64" "none"
-    "f8e4m3" "none"
-    "f8e5m2" "f8e5m2"
+    modulated: "bf16" "8" "f16" "8" "f32" "4";
+    plain:
+        "none" "none"
+        "f32" "f32"
+        "bf16" "bf16"
+        "f16" "f16"
+        "f64" "none"
+        "f8e4m3" "none"
+        "f8e5m2" "f8e5m2";
 };
 
 /// Pieces of a row that a thread of the kernels keeps in registers.
@@ -38,12 +43,21 @@ const HELD: usize = 4;
 
 pub(crate) fn layer_norm(call: &op::LayerNorm, launch: &Launch<'_>) -> Result<()> {
     let parameters = Parameters::of(launch, call.weight.as_ref(), call.bias.as_ref())?;
-    rows(launch, "layer norm", [&call.out, &call.x], &parameters, call.eps)
+    Rows { op: "layer norm", operands: &[&call.out, &call.x], parameters, eps: call.eps }.run(launch)
+}
+
+pub(crate) fn modulated_norm(call: &op::ModulatedNorm, launch: &Launch<'_>) -> Result<()> {
+    let shape = *call.x.shape();
+    let (scale, shift) = (call.scale.broadcast(shape)?, call.shift.broadcast(shape)?);
+    // The walk finds scales and shifts of each row; of the parameters only the types are wanted.
+    let parameters = Parameters { pointers: [0; 2], types: [call.x.dtype(); 2] };
+    let operands: &[&Operand] = &[&call.out, &call.x, &scale, &shift];
+    Rows { op: "modulated norm", operands, parameters, eps: call.eps }.run(launch)
 }
 
 pub(crate) fn rms_norm(call: &op::RmsNorm, launch: &Launch<'_>) -> Result<()> {
     let parameters = Parameters::of(launch, call.weight.as_ref(), None)?;
-    rows(launch, "rms norm", [&call.out, &call.x], &parameters, call.eps)
+    Rows { op: "rms norm", operands: &[&call.out, &call.x], parameters, eps: call.eps }.run(launch)
 }
 
 /// Where weight and bias are and what they are.
@@ -80,41 +94,48 @@ fn vector_name(pack: usize) -> &'static str {
     }
 }
 
-fn rows(
-    launch: &Launch<'_>,
+/// A norm over rows.
+struct Rows<'a> {
     op: &'static str,
-    [out, x]: [&Operand; 2],
-    parameters: &Parameters,
+    /// Output and input, and what else changes from row to row.
+    operands: &'a [&'a Operand],
+    parameters: Parameters,
     eps: f32,
-) -> Result<()> {
-    let (dtype, size) = (element(launch, op, x)?, x.shape().last());
-    let walk = Walk::over_rows(launch, &[out, x])?;
-    let whole = ACCESS_BYTES / dtype.bytes();
-    let aligned = size.is_multiple_of(whole)
-        && walk.rows_are_aligned(whole, dtype.bytes())
-        && parameters.are_aligned(whole);
-    let pack = if aligned { whole } else { 1 };
-    let pieces = size / pack;
-    let row_threads = if pieces <= HELD * 32 { 32 } else { THREADS as usize };
-    let kernel = if pieces <= HELD * row_threads { "norm_rows" } else { "norm_long_rows" };
-    let count = walk.count();
-    let (Ok(count_u32), Ok(size_u32)) = (u32::try_from(count), u32::try_from(size)) else {
-        return Err(unsupported(launch, op, format!("{count} rows of {size} values")));
-    };
-    let [weight, bias] = parameters.type_names();
-    let defines = [
-        ("T", type_name(dtype)),
-        ("W", weight),
-        ("B", bias),
-        ("VECTOR", vector_name(pack)),
-        ("ROW_THREADS", if row_threads == 32 { "32" } else { "256" }),
-        ("CENTRED", if op == "layer norm" { "1" } else { "0" }),
-    ];
-    let grid = [block_count(launch, op, count.div_ceil(THREADS as usize / row_threads))?, 1, 1];
-    let [weight, bias] = parameters.pointers;
-    let mut args =
-        Args::new().bytes(&walk.bytes()).ptr(weight).ptr(bias).u32(count_u32).u32(size_u32).f32(eps);
-    launch.kernel(KernelFile::Norm, kernel, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
+}
+
+impl Rows<'_> {
+    fn run(&self, launch: &Launch<'_>) -> Result<()> {
+        let (op, x, parameters) = (self.op, self.operands[1], &self.parameters);
+        let (dtype, size) = (element(launch, op, x)?, x.shape().last());
+        let walk = Walk::over_rows(launch, self.operands)?;
+        let whole = ACCESS_BYTES / dtype.bytes();
+        let aligned = size.is_multiple_of(whole)
+            && walk.rows_are_aligned(whole, dtype.bytes())
+            && parameters.are_aligned(whole);
+        let pack = if aligned { whole } else { 1 };
+        let pieces = size / pack;
+        let row_threads = if pieces <= HELD * 32 { 32 } else { THREADS as usize };
+        let kernel = if pieces <= HELD * row_threads { "norm_rows" } else { "norm_long_rows" };
+        let count = walk.count();
+        let (Ok(count_u32), Ok(size_u32)) = (u32::try_from(count), u32::try_from(size)) else {
+            return Err(unsupported(launch, op, format!("{count} rows of {size} values")));
+        };
+        let [weight, bias] = parameters.type_names();
+        let defines = [
+            ("T", type_name(dtype)),
+            ("W", weight),
+            ("B", bias),
+            ("VECTOR", vector_name(pack)),
+            ("ROW_THREADS", if row_threads == 32 { "32" } else { "256" }),
+            ("CENTRED", if op == "rms norm" { "0" } else { "1" }),
+            ("MODULATED", if self.operands.len() > 2 { "1" } else { "0" }),
+        ];
+        let grid = [block_count(launch, op, count.div_ceil(THREADS as usize / row_threads))?, 1, 1];
+        let [weight, bias] = parameters.pointers;
+        let mut args =
+            Args::new().bytes(&walk.bytes()).ptr(weight).ptr(bias).u32(count_u32).u32(size_u32).f32(self.eps);
+        launch.kernel(KernelFile::Norm, kernel, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
+    }
 }
 
 /// How the values of a group are shared out to blocks.

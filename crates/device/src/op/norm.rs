@@ -77,6 +77,47 @@ impl Operation for LayerNorm {
     }
 }
 
+/// Mean 0 and variance 1 over the last dimension, then `x · (1 + scale) + shift`.
+#[derive(Clone, Debug)]
+pub struct ModulatedNorm {
+    /// `[…, n]`, packed rows.
+    pub x: Operand,
+    /// Repeats to the shape of `x`, with packed rows.
+    pub scale: Operand,
+    /// As `scale`.
+    pub shift: Operand,
+    /// Added to the variance.
+    pub eps: f32,
+    /// As `x`.
+    pub out: Operand,
+}
+
+impl Operation for ModulatedNorm {
+    const NAME: &'static str = "modulated norm";
+
+    fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
+        visit(&self.x);
+        visit(&self.scale);
+        visit(&self.shift);
+    }
+
+    fn output(&self) -> &Operand {
+        &self.out
+    }
+
+    fn check(&self) -> Result<()> {
+        check_rows(Self::NAME, &self.x, &self.out)?;
+        for (name, operand) in [("scale", &self.scale), ("shift", &self.shift)] {
+            check::same_type(Self::NAME, name, operand, &self.x)?;
+            check::stretches(Self::NAME, name, operand, self.x.shape())?;
+            let whole = operand.rank() >= 1 && operand.shape().last() == self.x.shape().last();
+            check::that(Self::NAME, name, whole, "a value for each of a row", operand)?;
+            check::packed_rows(Self::NAME, name, operand)?;
+        }
+        Ok(())
+    }
+}
+
 /// Root mean square 1 over the last dimension, then scale.
 #[derive(Clone, Debug)]
 pub struct RmsNorm {

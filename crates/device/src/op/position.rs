@@ -44,27 +44,66 @@ impl Operation for Rope {
     }
 
     fn check(&self) -> Result<()> {
-        let (op, x, cos) = (Self::NAME, &self.x, &self.cos);
-        check::same_in_out(op, x, &self.out)?;
-        check::rank(op, "input", x, 4)?;
-        check::packed_rows(op, "input", x)?;
-        check::packed_rows(op, "output", &self.out)?;
-        check::rank(op, "cosines", cos, 3)?;
-        let fits = (cos.dim(0) == 1 || cos.dim(0) == x.dim(0))
-            && cos.dim(1) == x.dim(1)
-            && 2 * cos.dim(2) <= x.dim(3);
-        check::that(
-            op,
-            "cosines",
-            fits,
-            &format!("[1 or {}, {}, up to {}]", x.dim(0), x.dim(1), x.dim(3) / 2),
-            cos,
-        )?;
-        check::shape(op, "sines", &self.sin, cos.shape())?;
-        for (name, table) in [("cosines", cos), ("sines", &self.sin)] {
-            let plain = table.dtype() == Some(DType::F32) && table.is_contiguous();
-            check::that(op, name, plain, "contiguous f32", table)?;
-        }
-        Ok(())
+        check_turned(Self::NAME, [&self.x, &self.out], [&self.cos, &self.sin])
     }
+}
+
+/// Root mean square 1 over each head, scaled, then rotated as in [`Rope`].
+#[derive(Clone, Debug)]
+pub struct NormedRope {
+    /// `[batch, positions, heads, size]`, packed rows.
+    pub x: Operand,
+    /// `[size]`.
+    pub weight: Operand,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// `[1 or batch, positions, rotated / 2]`, f32, contiguous.
+    pub cos: Operand,
+    /// As `cos`.
+    pub sin: Operand,
+    /// Which values form a pair.
+    pub layout: RopeLayout,
+    /// As `x`.
+    pub out: Operand,
+}
+
+impl Operation for NormedRope {
+    const NAME: &'static str = "normed rope";
+
+    fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
+        visit(&self.x);
+        visit(&self.weight);
+        visit(&self.cos);
+        visit(&self.sin);
+    }
+
+    fn output(&self) -> &Operand {
+        &self.out
+    }
+
+    fn check(&self) -> Result<()> {
+        check_turned(Self::NAME, [&self.x, &self.out], [&self.cos, &self.sin])?;
+        let filled = self.x.dim(3) > 0;
+        check::that(Self::NAME, "input", filled, "heads that are not empty", &self.x)?;
+        check::parameter(Self::NAME, "weight", &self.weight, self.x.dim(3))
+    }
+}
+
+/// Heads in and heads out, and the angles of their positions.
+fn check_turned(op: &'static str, [x, out]: [&Operand; 2], [cos, sin]: [&Operand; 2]) -> Result<()> {
+    check::same_in_out(op, x, out)?;
+    check::rank(op, "input", x, 4)?;
+    check::packed_rows(op, "input", x)?;
+    check::packed_rows(op, "output", out)?;
+    check::rank(op, "cosines", cos, 3)?;
+    let fits =
+        (cos.dim(0) == 1 || cos.dim(0) == x.dim(0)) && cos.dim(1) == x.dim(1) && 2 * cos.dim(2) <= x.dim(3);
+    let wanted = format!("[1 or {}, {}, up to {}]", x.dim(0), x.dim(1), x.dim(3) / 2);
+    check::that(op, "cosines", fits, &wanted, cos)?;
+    check::shape(op, "sines", sin, cos.shape())?;
+    for (name, table) in [("cosines", cos), ("sines", sin)] {
+        let plain = table.dtype() == Some(DType::F32) && table.is_contiguous();
+        check::that(op, name, plain, "contiguous f32", table)?;
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use super::case::{Case, Input};
 use super::naive;
 
 pub(super) fn cases() -> Vec<Case> {
-    [group_norm(), layer_norm(), rms_norm(), softmax(), reduce()].concat()
+    [group_norm(), layer_norm(), modulated_norm(), rms_norm(), softmax(), reduce()].concat()
 }
 
 fn group_norm() -> Vec<Case> {
@@ -65,6 +65,37 @@ fn layer_norm() -> Vec<Case> {
         },
     );
     plain.into_iter().chain([weighted]).collect()
+}
+
+fn modulated_norm() -> Vec<Case> {
+    let modulated = |v: &[Vec<f64>], n: usize, rows: usize| {
+        let y = naive::normalise(&v[0], n, 1e-6);
+        let at = |i: usize| i / (rows * n) * n + i % n;
+        y.iter().enumerate().map(|(i, y)| y * (1.0 + v[1][at(i)]) + v[2][at(i)]).collect()
+    };
+    let repeated = [3, 64, 3072, 5000].map(|n| {
+        Case::new(
+            "modulated norm",
+            format!("{n} values, one scale for each item"),
+            vec![Input::random(52, [2, 5, n]), Input::random(53, [2, 1, n]), Input::random(54, [2, 1, n])],
+            |_, i| i.tensor(0).modulated_norm(i.tensor(1), i.tensor(2), 1e-6),
+            move |v| modulated(v, n, 5),
+        )
+    });
+    let parts = Case::new(
+        "modulated norm",
+        "parts of one row for all items",
+        vec![Input::random(55, [3, 4, 96]), Input::random(56, [1, 1, 288])],
+        |_, i| {
+            let part = |index: usize| i.tensor(1).slice(2, 96 * index, 96);
+            i.tensor(0).modulated_norm(&part(2)?, &part(0)?, 1e-6)
+        },
+        move |v| {
+            let part = |index: usize| v[1][96 * index..96 * (index + 1)].to_vec();
+            modulated(&[v[0].clone(), part(2), part(0)], 96, 12)
+        },
+    );
+    repeated.into_iter().chain([parts]).collect()
 }
 
 fn rms_norm() -> Vec<Case> {

@@ -15,7 +15,7 @@ pub(super) fn encodings() -> impl Iterator<Item = Encoding> {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    [linear(), matmul(), attention(), rope(), embedding()].concat()
+    [linear(), matmul(), attention(), rope(), normed_rope(), embedding()].concat()
 }
 
 fn linear() -> Vec<Case> {
@@ -230,37 +230,109 @@ fn rope() -> Vec<Case> {
         for (rotated, tables, variant) in
             [(64, 1, "whole head"), (48, 1, "part of the head"), (64, 2, "tables per batch")]
         {
-            cases.push(rope_of(layout, rotated, tables, &format!("{layout:?}, {variant}")));
+            let turned = Turned { layout, size: 64, rotated, tables };
+            cases.push(rope_of(turned, &format!("{layout:?}, {variant}")));
         }
     }
     cases
 }
 
-fn rope_of(layout: RopeLayout, rotated: usize, tables: usize, variant: &str) -> Case {
-    let (batch, length, heads, size, half) = (2, 19, 3, 64, rotated / 2);
-    let angles: Vec<f32> = (0..tables * length * half).map(|i| i as f32 * 0.37 % 6.0).collect();
-    let table = |f: fn(f32) -> f32| {
-        Input::Table([tables, length, half].into(), angles.iter().map(|a| f(*a)).collect())
-    };
-    let inputs = vec![Input::random(22, [batch, length, heads, size]), table(f32::cos), table(f32::sin)];
-    let naive = move |v: &[Vec<f64>]| {
-        let mut out = v[0].clone();
-        for (row, x) in v[0].chunks(size).enumerate() {
-            let (b, l) = (row / (length * heads), row / heads % length);
+/// Heads of which the first `rotated` values turn, and the tables of their angles.
+#[derive(Clone, Copy)]
+struct Turned {
+    layout: RopeLayout,
+    size: usize,
+    rotated: usize,
+    tables: usize,
+}
+
+impl Turned {
+    const BATCH: usize = 2;
+    const LENGTH: usize = 19;
+    const HEADS: usize = 3;
+
+    fn heads(self, seed: u64) -> Input {
+        Input::random(seed, [Turned::BATCH, Turned::LENGTH, Turned::HEADS, self.size])
+    }
+
+    fn table(self, of: fn(f32) -> f32) -> Input {
+        let shape = [self.tables, Turned::LENGTH, self.rotated / 2];
+        let count = shape.iter().product();
+        Input::Table(shape.into(), (0..count).map(|i: usize| of(i as f32 * 0.37 % 6.0)).collect())
+    }
+
+    fn naive(self, heads: &[f64], [cos, sin]: [&[f64]; 2]) -> Vec<f64> {
+        let (half, length) = (self.rotated / 2, Turned::LENGTH);
+        let mut out = heads.to_vec();
+        for (row, x) in heads.chunks(self.size).enumerate() {
+            let (b, l) = (row / (length * Turned::HEADS), row / Turned::HEADS % length);
             for p in 0..half {
-                let at = ((b % tables) * length + l) * half + p;
-                let (cos, sin) = (v[1][at], v[2][at]);
-                let (i, j) = match layout {
+                let at = ((b % self.tables) * length + l) * half + p;
+                let (i, j) = match self.layout {
                     RopeLayout::Interleaved => (2 * p, 2 * p + 1),
                     RopeLayout::HalfSplit => (p, p + half),
                 };
-                out[row * size + i] = x[i] * cos - x[j] * sin;
-                out[row * size + j] = x[i] * sin + x[j] * cos;
+                out[row * self.size + i] = x[i] * cos[at] - x[j] * sin[at];
+                out[row * self.size + j] = x[i] * sin[at] + x[j] * cos[at];
             }
         }
         out
+    }
+}
+
+fn rope_of(turned: Turned, variant: &str) -> Case {
+    Case::new(
+        "rope",
+        variant,
+        vec![turned.heads(22), turned.table(f32::cos), turned.table(f32::sin)],
+        move |_, i| i.tensor(0).rope(i.tensor(1), i.tensor(2), turned.layout),
+        move |v| turned.naive(&v[0], [&v[1], &v[2]]),
+    )
+}
+
+fn normed_rope() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for layout in [RopeLayout::Interleaved, RopeLayout::HalfSplit] {
+        for (size, rotated, encoding) in [
+            (128, 128, Encoding::BF16),
+            (64, 64, Encoding::F32),
+            (64, 48, Encoding::F16),
+            (96, 96, Encoding::F32),
+        ] {
+            cases.push(normed_rope_of(Turned { layout, size, rotated, tables: 1 }, encoding));
+        }
+    }
+    cases
+}
+
+/// Heads are read out of a wider tensor and written between others.
+fn normed_rope_of(turned: Turned, encoding: Encoding) -> Case {
+    let Turned { layout, size, rotated, .. } = turned;
+    let inputs = vec![
+        turned.heads(25),
+        turned.table(f32::cos),
+        turned.table(f32::sin),
+        Input::weight(encoding, 26, [size]),
+    ];
+    let run = move |lane: &tensor::Lane, i: &super::case::Inputs| {
+        let wide = tensor::Tensor::concat(&[i.tensor(0), i.tensor(0)], 2)?;
+        let room = lane.full([Turned::BATCH, Turned::LENGTH + 2, Turned::HEADS, size], 0.0)?.contiguous()?;
+        let part = room.slice(1, 1, Turned::LENGTH)?;
+        let tables = [i.tensor(1), i.tensor(2)];
+        let x = wide.slice(2, Turned::HEADS, Turned::HEADS)?;
+        x.normed_rope_into(i.weight(3), 1e-6, tables, layout, &part)?;
+        Ok(room)
     };
-    Case::new("rope", variant, inputs, move |_, i| i.tensor(0).rope(i.tensor(1), i.tensor(2), layout), naive)
+    let naive = move |v: &[Vec<f64>]| {
+        let normed = naive::rms(&v[0], size, 1e-6);
+        let scaled: Vec<f64> = normed.iter().enumerate().map(|(i, x)| x * v[3][i % size]).collect();
+        let turned = turned.naive(&scaled, [&v[1], &v[2]]);
+        let border = vec![0.0; Turned::HEADS * size];
+        let items = turned.chunks(Turned::LENGTH * Turned::HEADS * size);
+        items.flat_map(|item| [&border[..], item, &border[..]].concat()).collect()
+    };
+    let variant = format!("{layout:?}, {rotated} of {size} values, {encoding} weight");
+    Case::new("normed rope", variant, inputs, run, naive)
 }
 
 fn embedding() -> Vec<Case> {
