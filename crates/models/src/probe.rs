@@ -5,6 +5,8 @@ use std::fmt;
 
 use tensor::Tensor;
 
+use crate::Result;
+
 /// What is called with the name and the result of a module.
 type See<'a> = dyn FnMut(&str, &Tensor) + 'a;
 
@@ -23,6 +25,18 @@ impl<'a> Probe<'a> {
     /// Calls `see` with the name and the result of each module.
     pub fn new(see: &'a mut See<'a>) -> Probe<'a> {
         Probe { see: Some(see) }
+    }
+
+    /// Shows what a module would give whose result is only a step inside a larger operation.
+    pub(crate) fn show_step(
+        &mut self,
+        name: fmt::Arguments<'_>,
+        value: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<()> {
+        if let Some(see) = &mut self.see {
+            see(&name.to_string(), &value()?);
+        }
+        Ok(())
     }
 
     /// Shows a result. The name is only written where somebody looks.

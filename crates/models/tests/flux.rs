@@ -250,12 +250,12 @@ fn working_bytes_are_those_that_are_used() {
         let (flux, manifest) = flux("flux_dev_micro");
         let session = open_on_cpu(manifest);
         let lane = session.lane().unwrap();
-        let x = lane.tensor([1, 16, height, width], &random_normal(1, 16 * height * width)).unwrap();
-        let context = lane.tensor([1, text, 4096], &random_normal(2, text * 4096)).unwrap();
-        let pooled = lane.tensor([1, 768], &random_normal(3, 768)).unwrap();
         let ledger = lane.device().ledger();
         let before = ledger.report().used;
         ledger.reset_peak();
+        let x = lane.tensor([1, 16, height, width], &random_normal(1, 16 * height * width)).unwrap();
+        let context = lane.tensor([1, text, 4096], &random_normal(2, text * 4096)).unwrap();
+        let pooled = lane.tensor([1, 768], &random_normal(3, 768)).unwrap();
         flux.forward(&session, &FluxInputs::new(&x, 0.5, &context, &pooled)).unwrap().to_vec().unwrap();
         let peak = ledger.report().peak - before;
         let told = flux.working_bytes(flux.tokens(1, height, width, text), 4);

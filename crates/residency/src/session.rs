@@ -1,5 +1,6 @@
 //! Sessions and leases: how a model's forward pass gets its weights, block by block.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,6 +98,16 @@ pub struct Lease<'a> {
     slot: Option<usize>,
 }
 
+/// Some outputs of a linear layer.
+pub struct LinearPart<'a> {
+    /// Which of them.
+    pub rows: Range<usize>,
+    /// Applied to them.
+    pub activation: Option<Activation>,
+    /// Where they are written, `[…, rows]`; a view of another tensor or a whole one.
+    pub out: &'a Tensor,
+}
+
 impl Lease<'_> {
     /// Where the block computes.
     pub fn lane(&self) -> &Lane {
@@ -145,6 +156,28 @@ impl Lease<'_> {
         let y = x.linear(stored, bias.as_ref())?;
         beside.add_to(x, &y)?;
         Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
+    }
+
+    /// The linear layer `name`, some of its outputs here and some there: no copy is needed to take them apart.
+    pub fn linear_in_parts(&self, name: &str, x: &Tensor, parts: &[LinearPart<'_>]) -> Result<()> {
+        let weight_name = format!("{name}.weight");
+        if let Some(Patched::Beside(_)) = self.session.staged.patched(&weight_name) {
+            // What runs beside a layer is added to all of its outputs.
+            let y = self.linear(name, x)?;
+            return parts.iter().try_for_each(|part| {
+                let y = y.slice(y.rank() - 1, part.rows.start, part.rows.len())?;
+                Ok(match part.activation {
+                    Some(activation) => y.activate_into(activation, part.out),
+                    None => y.copy_into(part.out),
+                }?)
+            });
+        }
+        let (weight, bias) = (self.weight(&weight_name)?, self.find(&format!("{name}.bias"))?);
+        parts.iter().try_for_each(|part| {
+            let bias = bias.as_ref().map(|bias| bias.rows(part.rows.clone())).transpose()?;
+            let weight = weight.rows(part.rows.clone())?;
+            Ok(x.linear_into(&weight, bias.as_ref(), part.activation, part.out)?)
+        })
     }
 
     /// A weight as it is stored, whatever patches it has.

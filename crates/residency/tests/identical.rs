@@ -5,8 +5,9 @@ mod support;
 
 use meta::{DType, DeviceId, Encoding, QuantFormat};
 use placement::{BlockMode, RemotePolicy};
-use residency::{Cancel, LoadOptions, Residency};
+use residency::{Cancel, LinearPart, LoadOptions, Residency};
 use support::*;
+use tensor::Activation;
 
 /// Every way of placing the model: the allocation, what happens to blocks on the other accelerator, and
 /// how many blocks must be streamed.
@@ -107,6 +108,40 @@ fn a_lora_changes_the_output_and_a_change_of_strength_touches_only_its_weights()
         assert_eq!(residency.set_patches(id, lora(&file, &manifest, 0.5)).unwrap(), 0);
         assert_eq!(residency.set_patches(id, lora(&file, &manifest, 0.0)).unwrap(), patched_weights);
         assert_eq!(run(&residency, id).unwrap(), plain, "{text}: strength 0 is the file again");
+    }
+}
+
+/// Outputs of a layer that are written to different places are those of the whole layer, with and without a LoRA.
+#[test]
+fn a_layer_in_parts_gives_what_the_layer_gives() {
+    for encoding in [Encoding::F32, Encoding::BF16, QuantFormat::Q8_0.into()] {
+        let file = write_model(5, encoding);
+        let residency = Residency::new(machine(&["64mb@20gbps"]));
+        let id = load(&residency, &file, "model", "", residency::Retention::Default);
+        for strength in [0.0, 0.7] {
+            residency.set_patches(id, lora(&file, &manifest(&file, "model"), strength)).unwrap();
+            let session = residency.open(id, &Cancel::default()).unwrap();
+            let lease = session.lease(0).unwrap();
+            let x = lease.lane().tensor([3, WIDTH], &input()).unwrap();
+            let whole = lease.linear("blocks.0.up", &x).unwrap();
+            let (plain, room) = (lease.lane().empty([3, 96]).unwrap(), lease.lane().empty([3, 40]).unwrap());
+            let activated = room.slice(1, 8, 32).unwrap();
+            let parts = [
+                LinearPart { rows: 0..96, activation: None, out: &plain },
+                LinearPart { rows: 96..INNER, activation: Some(Activation::GeluTanh), out: &activated },
+            ];
+            lease.linear_in_parts("blocks.0.up", &x, &parts).unwrap();
+            let want = [
+                whole.slice(1, 0, 96).unwrap(),
+                whole.slice(1, 96, 32).unwrap().activate(Activation::GeluTanh).unwrap(),
+            ];
+            for (got, want) in [&plain, &activated].into_iter().zip(&want) {
+                let (got, want) = (got.to_vec().unwrap(), want.to_vec().unwrap());
+                for (got, want) in got.iter().zip(&want) {
+                    assert!((got - want).abs() < 1e-5, "{encoding}, {strength}: {got} instead of {want}");
+                }
+            }
+        }
     }
 }
 

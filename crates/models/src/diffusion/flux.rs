@@ -203,7 +203,7 @@ impl Flux {
         let change = lease.linear("final_layer.adaLN_modulation.1", &lease.bring(state.vector())?)?;
         let change = change.reshape([change.dim(0), 1, change.dim(1)])?.chunk(2, 2)?;
         let (shift, scale) = (&change[0], &change[1]);
-        let image = image.layer_norm(None, None, NORM_EPS)?.modulate(scale, shift)?;
+        let image = image.modulated_norm(scale, shift, NORM_EPS)?;
         let image = lease.linear("final_layer.linear", &image)?;
         probe.show(format_args!("final_layer"), &image);
         grid.unpatchify(&image)

@@ -1,6 +1,8 @@
 //! The blocks of FLUX, and the activations that pass through them.
 
-use residency::Lease;
+use std::fmt;
+
+use residency::{Lease, LinearPart};
 use tensor::{Activation, Mask, RopeLayout, Tensor};
 
 use super::Config;
@@ -58,7 +60,7 @@ struct Modulation {
     gate: Tensor,
 }
 
-/// Queries, keys and values, each `[batch, tokens, heads, size]`.
+/// Queries, keys and values, each `[batch, tokens, heads, size]`: filled by one side after the other, then read.
 struct Heads {
     q: Tensor,
     k: Tensor,
@@ -104,12 +106,12 @@ impl Apart {
         let [text_first, text_second] = text_side.modulations(&vector, probe)?;
 
         let attended = {
-            let image =
-                image_side.heads(&self.image, &image_first, &rotation.slice(texts, images)?, probe)?;
-            let text = text_side.heads(&self.text, &text_first, &rotation.slice(0, texts)?, probe)?;
-            let join = |text: &Tensor, image: &Tensor| Tensor::concat(&[text, image], 1);
-            Heads { q: join(&text.q, &image.q)?, k: join(&text.k, &image.k)?, v: join(&text.v, &image.v)? }
-                .attend(config)?
+            let heads = Heads::empty(config, &self.text, texts + images)?;
+            let place = heads.slice(texts, images)?;
+            image_side.heads(&self.image, &image_first, &rotation.slice(texts, images)?, &place, probe)?;
+            let place = heads.slice(0, texts)?;
+            text_side.heads(&self.text, &text_first, &rotation.slice(0, texts)?, &place, probe)?;
+            heads.attend(config)?
         };
         let (text, image) = (attended.slice(1, 0, texts)?, attended.slice(1, texts, images)?);
 
@@ -154,22 +156,30 @@ impl Joined {
         let change = modulation(&change, 0, 3)?;
 
         // Each step's inputs go as soon as its result is there: sequences are long.
-        let modulated = {
-            let normed = self.tokens.layer_norm(None, None, NORM_EPS)?;
-            probe.show(format_args!("{block}.pre_norm"), &normed);
-            normed.modulate(&change.scale, &change.shift)?
+        let modulated = change.apply(&self.tokens, format_args!("{block}.pre_norm"), probe)?;
+        // What attention and feed-forward give stands side by side from the start.
+        let room = |width: usize| {
+            let shape = [modulated.dim(0), modulated.dim(1), width];
+            modulated.lane().empty_as(modulated.dtype(), shape)
         };
-        let both = {
-            let x = lease.linear(&format!("{block}.linear1"), &modulated)?;
-            drop(modulated);
-            probe.show(format_args!("{block}.linear1"), &x);
-            let heads = x.slice(2, 0, 3 * config.hidden)?;
-            let attended = split_heads(config, lease, &format!("{block}.norm"), &heads, &rotation, probe)?
-                .attend(config)?;
-            let inner = x.slice(2, 3 * config.hidden, config.mlp)?.activate(Activation::GeluTanh)?;
-            probe.show(format_args!("{block}.mlp_act"), &inner);
-            Tensor::concat(&[&attended, &inner], 2)?
-        };
+        let (heads, mlp) = (3 * config.hidden, config.mlp);
+        let (qkv, both) = (room(heads)?, room(config.hidden + mlp)?);
+        let (attended, inner) = (both.slice(2, 0, config.hidden)?, both.slice(2, config.hidden, mlp)?);
+        let linear = format!("{block}.linear1");
+        probe.show_step(format_args!("{linear}"), || Ok(lease.linear(&linear, &modulated)?))?;
+        let parts = [
+            LinearPart { rows: 0..heads, activation: None, out: &qkv },
+            LinearPart { rows: heads..heads + mlp, activation: Some(Activation::GeluTanh), out: &inner },
+        ];
+        lease.linear_in_parts(&linear, &modulated, &parts)?;
+        drop(modulated);
+        probe.show(format_args!("{block}.mlp_act"), &inner);
+        {
+            let qkv = Split { config, norm: format!("{block}.norm"), qkv };
+            let (q, k) = (qkv.empty()?, qkv.empty()?);
+            qkv.turn_into(lease, &rotation, [&q, &k], probe)?;
+            Heads { q, k, v: qkv.part(2)? }.attend_into(config, &attended)?;
+        }
         let out = lease.linear(&format!("{block}.linear2"), &both)?;
         probe.show(format_args!("{block}.linear2"), &out);
         let tokens = self.tokens.gated_add(&change.gate, &out)?;
@@ -194,20 +204,21 @@ impl Side<'_> {
         Ok([modulation(&change, 0, 6)?, modulation(&change, 3, 6)?])
     }
 
-    /// Queries, keys and values of these tokens.
+    /// Writes the queries, keys and values of these tokens into their place.
     fn heads(
         &self,
         x: &Tensor,
         change: &Modulation,
         rotation: &Rotation,
+        place: &Heads,
         probe: &mut Probe<'_>,
-    ) -> Result<Heads> {
-        let x = x.layer_norm(None, None, NORM_EPS)?;
-        probe.show(format_args!("{}_norm1", self.name), &x);
-        let x = x.modulate(&change.scale, &change.shift)?;
+    ) -> Result<()> {
+        let x = change.apply(x, format_args!("{}_norm1", self.name), probe)?;
         let qkv = self.lease.linear(&format!("{}_attn.qkv", self.name), &x)?;
         probe.show(format_args!("{}_attn.qkv", self.name), &qkv);
-        split_heads(self.config, self.lease, &format!("{}_attn.norm", self.name), &qkv, rotation, probe)
+        let qkv = Split { config: self.config, norm: format!("{}_attn.norm", self.name), qkv };
+        qkv.turn_into(self.lease, rotation, [&place.q, &place.k], probe)?;
+        Ok(qkv.part(2)?.copy_into(&place.v)?)
     }
 
     fn add_attended(
@@ -224,9 +235,7 @@ impl Side<'_> {
 
     fn feed_forward(&self, x: &Tensor, change: &Modulation, probe: &mut Probe<'_>) -> Result<Tensor> {
         let name = &self.name;
-        let inner = x.layer_norm(None, None, NORM_EPS)?;
-        probe.show(format_args!("{name}_norm2"), &inner);
-        let inner = inner.modulate(&change.scale, &change.shift)?;
+        let inner = change.apply(x, format_args!("{name}_norm2"), probe)?;
         let inner = self.lease.linear_then(&format!("{name}_mlp.0"), &inner, Some(Activation::GeluTanh))?;
         probe.show(format_args!("{name}_mlp.1"), &inner);
         let out = self.lease.linear(&format!("{name}_mlp.2"), &inner)?;
@@ -236,11 +245,40 @@ impl Side<'_> {
 }
 
 impl Heads {
+    /// Room for so many tokens, beside a tensor of any number of them.
+    fn empty(config: &Config, beside: &Tensor, tokens: usize) -> Result<Heads> {
+        let shape = [beside.dim(0), tokens, config.heads, config.head_size];
+        let empty = || beside.lane().empty_as(beside.dtype(), shape);
+        Ok(Heads { q: empty()?, k: empty()?, v: empty()? })
+    }
+
+    /// `len` tokens from `start`.
+    fn slice(&self, start: usize, len: usize) -> Result<Heads> {
+        let part = |x: &Tensor| x.slice(1, start, len);
+        Ok(Heads { q: part(&self.q)?, k: part(&self.k)?, v: part(&self.v)? })
+    }
+
     /// Attention of all tokens over all tokens, `[batch, tokens, hidden]`.
     fn attend(&self, config: &Config) -> Result<Tensor> {
+        let out = self.q.lane().empty_as(self.q.dtype(), [self.q.dim(0), self.q.dim(1), config.hidden])?;
+        self.attend_into(config, &out)?;
+        Ok(out)
+    }
+
+    /// The same, written into a view of another tensor.
+    fn attend_into(&self, config: &Config, out: &Tensor) -> Result<()> {
         let scale = 1.0 / (config.head_size as f32).sqrt();
-        let out = self.q.attention(&self.k, &self.v, &Mask::None, scale)?;
-        Ok(out.reshape([out.dim(0), out.dim(1), config.hidden])?)
+        // Cutting the last dimension is always a view.
+        let out = out.reshape(*self.q.shape())?;
+        Ok(self.q.attention_into(&self.k, &self.v, &Mask::None, scale, &out)?)
+    }
+}
+
+impl Modulation {
+    /// Tokens normalised, scaled and shifted; `name` is that of the norm.
+    fn apply(&self, x: &Tensor, name: fmt::Arguments<'_>, probe: &mut Probe<'_>) -> Result<Tensor> {
+        probe.show_step(name, || Ok(x.layer_norm(None, None, NORM_EPS)?))?;
+        Ok(x.modulated_norm(&self.scale, &self.shift, NORM_EPS)?)
     }
 }
 
@@ -252,23 +290,45 @@ fn modulation(change: &Tensor, first: usize, parts: usize) -> Result<Modulation>
     Ok(Modulation { shift: part(0)?, scale: part(1)?, gate: part(2)? })
 }
 
-/// Splits `[batch, tokens, 3 · hidden]` into heads; queries and keys are normalised and turned.
-fn split_heads(
-    config: &Config,
-    lease: &Lease<'_>,
-    norm: &str,
-    qkv: &Tensor,
-    rotation: &Rotation,
-    probe: &mut Probe<'_>,
-) -> Result<Heads> {
-    let shape = [qkv.dim(0), qkv.dim(1), config.heads, config.head_size];
-    let part =
-        |i: usize| -> Result<Tensor> { Ok(qkv.slice(2, i * config.hidden, config.hidden)?.reshape(shape)?) };
-    let mut turned = |i: usize, name: &str| -> Result<Tensor> {
-        let name = format!("{norm}.{name}");
-        let x = part(i)?.rms_norm(Some(&lease.weight(&format!("{name}.scale"))?), NORM_EPS)?;
-        probe.show(format_args!("{name}"), &x);
-        Ok(x.rope(&rotation.cos, &rotation.sin, RopeLayout::Interleaved)?)
-    };
-    Ok(Heads { q: turned(0, "query_norm")?, k: turned(1, "key_norm")?, v: part(2)? })
+/// `[batch, tokens, 3 · hidden]`, to be split into the heads of queries, keys and values.
+struct Split<'a> {
+    config: &'a Config,
+    /// What the names of the norms begin with.
+    norm: String,
+    qkv: Tensor,
+}
+
+impl Split<'_> {
+    fn shape(&self) -> [usize; 4] {
+        [self.qkv.dim(0), self.qkv.dim(1), self.config.heads, self.config.head_size]
+    }
+
+    /// Room for one part.
+    fn empty(&self) -> Result<Tensor> {
+        Ok(self.qkv.lane().empty_as(self.qkv.dtype(), self.shape())?)
+    }
+
+    /// Part 0, 1 or 2.
+    fn part(&self, index: usize) -> Result<Tensor> {
+        let hidden = self.config.hidden;
+        Ok(self.qkv.slice(2, index * hidden, hidden)?.reshape(self.shape())?)
+    }
+
+    /// Writes queries and keys, normalised and turned.
+    fn turn_into(
+        &self,
+        lease: &Lease<'_>,
+        rotation: &Rotation,
+        out: [&Tensor; 2],
+        probe: &mut Probe<'_>,
+    ) -> Result<()> {
+        for (index, (name, out)) in ["query_norm", "key_norm"].into_iter().zip(out).enumerate() {
+            let (x, name) = (self.part(index)?, format!("{}.{name}", self.norm));
+            let weight = lease.weight(&format!("{name}.scale"))?;
+            probe.show_step(format_args!("{name}"), || Ok(x.rms_norm(Some(&weight), NORM_EPS)?))?;
+            let tables = [&rotation.cos, &rotation.sin];
+            x.normed_rope_into(&weight, NORM_EPS, tables, RopeLayout::Interleaved, out)?;
+        }
+        Ok(())
+    }
 }

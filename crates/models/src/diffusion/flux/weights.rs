@@ -103,23 +103,20 @@ fn flops_at_the_ends(config: &Config, tokens: Tokens) -> u64 {
     2 * tokens.batch as u64 * config.hidden as u64 * (image + text) as u64
 }
 
-/// The most values that are alive at a time beside the weights. In a double block that is in attention: the
-/// tokens, their queries, keys and values as they were, turned and joined, and the result. In a single block it
-/// is where attention and feed-forward are joined; or, where weights are unpacked, in the largest product.
+/// The most values that are alive at a time beside the weights. In a double block that is where queries, keys and
+/// values are turned, or in the feed-forward; in a single block in attention, whose result has its place beside
+/// that of the feed-forward already. Where weights are unpacked it may be in a single block's largest product, or,
+/// with few tokens, at the largest weight of all.
 pub(super) fn working_values(config: &Config, tokens: Tokens, unpacks: bool) -> u64 {
     let (h, m) = (config.hidden as u64, config.mlp as u64);
     let all = (tokens.batch * (tokens.image + tokens.text)) as u64;
     let inputs =
         (tokens.image * config.in_channels * PATCH * PATCH + tokens.text * config.context_width) as u64;
-    let mut blocks = all * (11 * h).max(6 * h + 3 * m);
+    let mut blocks = all * (8 * h).max(7 * h + m);
     if unpacks {
-        blocks = blocks.max(all * (5 * h + m) + largest_weight(config));
+        let product = all * (6 * h + m) + h * m.max(3 * h);
+        let largest = all * 2 * h + h * (6 * h).max(config.context_width as u64);
+        blocks = blocks.max(product).max(largest);
     }
     blocks + 2 * tokens.batch as u64 * inputs
-}
-
-/// Values of the largest weight.
-fn largest_weight(config: &Config) -> u64 {
-    let (h, m) = (config.hidden as u64, config.mlp as u64);
-    h * (3 * h + m).max(6 * h).max(config.context_width as u64)
 }
