@@ -9,7 +9,7 @@ use device::{
 };
 use meta::{DType, DeviceId};
 
-use crate::blas::Blas;
+use crate::blas::{Blas, WORKSPACE_BYTES};
 use crate::compile::{CompileError, Compiler, Nvrtc};
 use crate::context::Context;
 use crate::cudnn::{Dnn, LazyDnn};
@@ -32,9 +32,11 @@ pub struct CudaConfig {
     pub search_roots: Vec<PathBuf>,
     /// Where compiled kernels are kept; nowhere if none.
     pub kernel_cache_dir: Option<PathBuf>,
-    /// Cards, by ordinal, that are opened as several devices, each with its own context, streams and
-    /// share of the memory.
+    /// Cards, by ordinal, that are opened as several devices, each with its own streams and share of the memory.
     pub logical: BTreeMap<u16, u16>,
+    /// Whether each of those has a context of its own, as cards have. A card switches between contexts, which takes
+    /// time that several cards do not take, so this is for trying what only contexts show.
+    pub own_contexts: bool,
 }
 
 /// Opens every card. The reason why there is none is one line.
@@ -157,9 +159,10 @@ pub struct CudaBackend {
 impl CudaBackend {
     fn open(libraries: &Libraries, config: &CudaConfig, place: &Place<'_>) -> Result<CudaBackend> {
         let driver = Arc::clone(&libraries.driver);
+        let primary = place.share == 1 || !config.own_contexts;
         let opened = driver
             .card(place.card)
-            .and_then(|card| Context::open(Arc::clone(&driver), place.id, card, place.share == 1));
+            .and_then(|card| Context::open(Arc::clone(&driver), place.id, card, primary));
         let context = Arc::new(opened.map_err(|fault| Error::Device {
             device: place.id,
             action: "opening the card".into(),
@@ -185,6 +188,12 @@ impl CudaBackend {
     /// Its id.
     pub fn id(&self) -> DeviceId {
         self.runtime.context.id()
+    }
+
+    /// The most bytes that were in use at a time since this was asked last: weights, activations, and what
+    /// operations took for a moment.
+    pub fn take_peak_bytes(&self) -> u64 {
+        self.runtime.pool.take_peak()
     }
 
     /// Compiles and loads all kernels that it does not have yet; says how many there are.
@@ -264,6 +273,10 @@ impl Backend for CudaBackend {
     fn trim(&self) -> Result<()> {
         self.runtime.uploader.trim();
         self.runtime.pool.trim()
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        WORKSPACE_BYTES as u64
     }
 
     fn reaches(&self, other: DeviceId) -> bool {

@@ -48,7 +48,7 @@ impl Properties {
     }
 }
 
-/// A context: the card's shared one, or one of its own for a logical device.
+/// A context: the card's primary one, which logical devices share, or one of its own for a logical device.
 pub(crate) struct Context {
     driver: Arc<Driver>,
     id: DeviceId,
@@ -208,10 +208,10 @@ impl EventHandle {
         self.context.check("the work before an event", self.context.driver.event_done(self.raw))
     }
 
-    /// Seconds from another event to this one, if both know their time and are of one context.
+    /// Seconds from another event to this one, if both know their time and are of one context of the card.
     pub(crate) fn seconds_since(&self, earlier: &EventHandle) -> Result<Option<f64>> {
         let timed = self.kind == EventKind::Timed && earlier.kind == EventKind::Timed;
-        let same = Arc::ptr_eq(&self.context, &earlier.context);
+        let same = self.context.raw == earlier.context.raw;
         if !timed || !same || !earlier.is_done()? || !self.is_done()? {
             return Ok(None);
         }

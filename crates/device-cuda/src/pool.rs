@@ -94,6 +94,8 @@ pub(crate) struct Pool {
     siblings: Siblings,
     cache: Mutex<Cache>,
     used: AtomicU64,
+    /// The most of that since it was asked for last.
+    peak: AtomicU64,
 }
 
 /// Blocks that are kept for reuse.
@@ -128,6 +130,7 @@ impl Pool {
             siblings: Arc::clone(siblings),
             cache: Mutex::default(),
             used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
         });
         lock(siblings).push(Arc::downgrade(&pool));
         pool
@@ -148,6 +151,11 @@ impl Pool {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// The most bytes that were in use at a time since this was asked last.
+    pub(crate) fn take_peak(&self) -> u64 {
+        self.peak.swap(self.used(), Ordering::Relaxed)
+    }
+
     /// Device memory, contents undefined. When the card is short, all caches on it are given back once.
     pub(crate) fn allocate(pool: &Arc<Pool>, bytes: usize) -> Result<DeviceMemory> {
         let request = Request::of(bytes).ok_or_else(|| pool.short(bytes, 0))?;
@@ -158,7 +166,9 @@ impl Pool {
             (None, Origin::Slab) => pool.piece_of_new_slab(bytes, request.size)?,
             (None, Origin::Whole) => pool.whole_block(bytes, request.size)?,
         };
-        pool.used.fetch_add(piece.size as u64, Ordering::Relaxed);
+        let size = piece.size as u64;
+        let used = pool.used.fetch_add(size, Ordering::Relaxed) + size;
+        pool.peak.fetch_max(used, Ordering::Relaxed);
         Ok(DeviceMemory::new(Block { piece, origin: request.origin }, bytes, Arc::clone(pool)))
     }
 

@@ -20,6 +20,7 @@ fn open(logical: u16) -> Option<Vec<Arc<CudaBackend>>> {
         search_roots: roots.iter().flat_map(std::env::split_paths).collect(),
         kernel_cache_dir: None,
         logical: BTreeMap::from([(0, logical)]),
+        own_contexts: true,
     };
     match discover(&config) {
         Ok(devices) => Some(devices.into_iter().map(Arc::new).collect()),

@@ -37,6 +37,9 @@ pub(crate) struct MachineArgs {
     /// Open one card as several logical devices, such as cuda:0=2 (repeatable)
     #[arg(long, global = true, value_name = "DEVICE=COUNT")]
     pub(crate) logical_gpus: Vec<LogicalGpus>,
+    /// Give each logical device a CUDA context of its own, as cards have: slower, to try what only contexts show
+    #[arg(long, global = true, requires = "logical_gpus")]
+    pub(crate) own_contexts: bool,
     /// Do not look for GPUs
     #[arg(long, global = true)]
     pub(crate) cpu: bool,

@@ -110,6 +110,7 @@ fn open_cuda(args: &MachineArgs) -> (Vec<Arc<CudaBackend>>, Option<String>) {
         search_roots: environment::cuda_search_roots(),
         kernel_cache_dir: environment::kernel_cache_dir(),
         logical: args.logical_gpus.iter().map(|split| (split.card, split.count)).collect(),
+        own_contexts: args.own_contexts,
     };
     match device_cuda::discover(&config) {
         Ok(backends) => (backends.into_iter().map(Arc::new).collect(), None),

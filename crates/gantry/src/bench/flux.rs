@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
 use device::{Device, Registry};
+use device_cuda::CudaBackend;
 use meta::{ByteSize, DeviceId};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
@@ -113,6 +114,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         let bench = Bench {
             devices: machine.registry(),
             compute: device.id(),
+            card: machine.cuda(device.id()),
             path: &path,
             pixels: PIXELS,
             link,
@@ -206,6 +208,7 @@ fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) ->
         let bench = Bench {
             devices: machine.registry(),
             compute,
+            card: None,
             path,
             pixels,
             link: 1e10,
@@ -225,6 +228,8 @@ fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) ->
 struct Bench<'a> {
     devices: &'a Registry,
     compute: DeviceId,
+    /// Knows more about memory than the ledger does.
+    card: Option<&'a CudaBackend>,
     path: &'a Path,
     pixels: usize,
     link: f64,
@@ -264,7 +269,8 @@ impl Bench<'_> {
         }
         let mut request = Residency::plan_request(&manifest, self.compute, specs, seconds);
         request.allocation = AllocationText::parse(text)?;
-        request.working_bytes = flux.working_bytes(tokens, lane.dtype().bytes());
+        request.working_bytes =
+            flux.working_bytes(tokens, lane.dtype().bytes()) + lane.device().workspace_bytes();
         request.activation_bytes = flux.activation_bytes(tokens, lane.dtype().bytes());
         // Parts on another card compute there. In one run each activations cross over once; with a part that is
         // streamed it has to be spread, or its copies cannot hide.
@@ -309,6 +315,7 @@ impl Bench<'_> {
         let load_s = start.elapsed().as_secs_f64();
         let ledger = self.devices.get(self.compute)?.ledger();
         ledger.reset_peak();
+        self.card.map(CudaBackend::take_peak_bytes);
         let start = Instant::now();
         let output = loaded.evaluate(self.pixels)?.to_vec()?;
         let first_step_s = start.elapsed().as_secs_f64();
@@ -333,7 +340,7 @@ impl Bench<'_> {
             load_s,
             first_step_s,
             step_s: times[STEPS / 2],
-            peak_bytes: ledger.report().peak,
+            peak_bytes: self.card.map_or(ledger.report().peak, CudaBackend::take_peak_bytes),
             output,
         })
     }

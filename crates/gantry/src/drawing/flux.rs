@@ -90,7 +90,7 @@ impl FluxPipeline {
                     flops as f64 / 1e12
                 });
             request.allocation = allocation;
-            request.working_bytes = working_bytes;
+            request.working_bytes = working_bytes + devices.get(compute)?.workspace_bytes();
             let plan = placement::plan(&request)?;
             Ok(residency.load(manifest, plan, LoadOptions::default())?)
         };

@@ -246,7 +246,8 @@ impl Studio {
         });
         request.allocation = source.placing.allocation.clone();
         request.overfull = Overfull::Trim;
-        request.working_bytes = working;
+        let workspace = self.devices.get(compute)?.workspace_bytes();
+        request.working_bytes = working.saturating_add(workspace);
         request.activation_bytes = activations;
         Ok(placement::plan(&request)?)
     }
