@@ -1,5 +1,5 @@
-//! Attention through cuDNN, where it is installed: its fused kernels reach twice the speed of ours on the
-//! newest cards. The library is looked for when a first large attention runs, because loading it takes time
+//! Large attentions and convolutions through cuDNN, where it is installed: its kernels reach several times the speed
+//! of ours on the newest cards. The library is looked for when a first large one runs, because loading it takes time
 //! and memory that a program without one should not spend.
 //!
 //! cuDNN is told what to compute as a graph of small operations (a product, a softmax in its parts, a product),
@@ -9,7 +9,7 @@ mod graph;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use device::{Error, Result, op};
@@ -18,11 +18,19 @@ use meta::DType;
 use crate::context::{Context, lock};
 use crate::kernel::Launch;
 use crate::library::{self, SearchPath};
+use crate::ops::product::SCRATCH_LIMIT;
 use crate::raw::DnnFunctions;
-use graph::{AttentionPlan, Handle};
+use graph::{Handle, Plan};
 
 /// Queries and keys from which on it pays: below, a launch of our own kernel is as quick.
 const LEAST_TOKENS: usize = 512;
+
+/// Multiplications and places of a picture from which on it pays for a convolution: tensors may have to be turned
+/// around first.
+const LEAST_WORK: usize = 1 << 27;
+const LEAST_PLACES: usize = 64 * 64;
+/// What a kernel may take beside copies of its tensors.
+const MARGIN: usize = 16 << 20;
 
 /// cuDNN, found when it is first needed; one for all devices.
 #[derive(Default)]
@@ -55,7 +63,14 @@ struct State {
     handle: Option<Handle>,
     /// Whether the handle could not be made; it is not tried again.
     unusable: bool,
-    plans: HashMap<AttentionShape, Option<AttentionPlan>>,
+    plans: HashMap<Shape, Option<Plan>>,
+}
+
+/// What a kernel is chosen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Shape {
+    Attention(AttentionShape),
+    Convolution(ConvolutionShape),
 }
 
 /// An attention as far as a kernel is chosen by it: `[batch, tokens, heads, size]`, and where the next item of each
@@ -105,6 +120,67 @@ impl AttentionShape {
     }
 }
 
+/// A convolution as far as a kernel is chosen by it. Tensors are contiguous `[images or outputs, channels, height,
+/// width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConvolutionShape {
+    pub(crate) dtype: DType,
+    pub(crate) x: [i64; 4],
+    pub(crate) weight: [i64; 4],
+    pub(crate) out: [i64; 4],
+    pub(crate) strides: [i64; 2],
+    pub(crate) dilations: [i64; 2],
+    pub(crate) pads_before: [i64; 2],
+    pub(crate) pads_after: [i64; 2],
+}
+
+impl ConvolutionShape {
+    /// The shape of a call that cuDNN may be asked for: 16-bit pictures, zeros around them, and enough to do.
+    pub(crate) fn of(call: &op::Convolution, dtype: DType) -> Option<ConvolutionShape> {
+        let [x, out] = [&call.x, &call.out].map(|o| <[usize; 4]>::try_from(o.dims()).ok());
+        let (x, out, [height, width]) = (x?, out?, call.window.as_slice()) else { return None };
+        let weight: [usize; 4] = call.weight.dims().try_into().ok()?;
+        let zeros = matches!(call.padding, op::Padding::Constant(0.0))
+            || [height, width].iter().all(|w| w.pad_before == 0 && w.pad_after == 0);
+        let work = out.iter().product::<usize>() * weight[1..].iter().product::<usize>();
+        let enough = work >= LEAST_WORK && out[2] * out[3] >= LEAST_PLACES;
+        let fits = dtype != DType::F32 && !call.transposed && call.groups == 1 && zeros && enough;
+        let numbers = |dims: [usize; 4]| dims.map(|dim| dim as i64);
+        let both = |of: fn(&op::Window) -> usize| [of(height) as i64, of(width) as i64];
+        fits.then(|| ConvolutionShape {
+            dtype,
+            x: numbers(x),
+            weight: numbers(weight),
+            out: numbers(out),
+            strides: both(|w| w.stride),
+            dilations: both(|w| w.dilation),
+            pads_before: both(|w| w.pad_before),
+            pads_after: both(|w| w.pad_after),
+        })
+    }
+}
+
+impl Shape {
+    fn name(&self) -> &'static str {
+        match self {
+            Shape::Attention(_) => "attention",
+            Shape::Convolution(_) => "convolution",
+        }
+    }
+
+    /// The most memory that a kernel may take for itself. A convolution may turn its tensors around to do them with
+    /// channels last.
+    fn most_workspace(&self) -> usize {
+        match self {
+            Shape::Attention(_) => SCRATCH_LIMIT,
+            Shape::Convolution(shape) => {
+                let values = [shape.x, shape.weight, shape.out].map(|dims| dims.iter().product::<i64>());
+                SCRATCH_LIMIT.max(2 * values.iter().sum::<i64>() as usize + MARGIN)
+            }
+        }
+    }
+}
+
 // SAFETY: handles and plans are used under the lock only, with the context current.
 unsafe impl Send for Dnn {}
 // SAFETY: as above.
@@ -124,7 +200,27 @@ impl Dnn {
         addresses: [u64; 4],
         scale: f32,
     ) -> Result<bool> {
-        if addresses.iter().any(|address| !address.is_multiple_of(16)) {
+        let [q, k, v, out] = addresses.map(|address| address as *mut c_void);
+        let pointers = [q, k, v, out, from_ref(&scale).cast_mut().cast()];
+        self.run(launch, Shape::Attention(*shape), &pointers)
+    }
+
+    /// Queues a convolution if cuDNN is there and can do it; whether it was queued. The addresses are those of
+    /// input, weight and result.
+    pub(crate) fn convolution(
+        &self,
+        launch: &Launch<'_>,
+        shape: &ConvolutionShape,
+        addresses: [u64; 3],
+    ) -> Result<bool> {
+        let pointers = addresses.map(|address| address as *mut c_void);
+        self.run(launch, Shape::Convolution(*shape), &pointers)
+    }
+
+    /// Queues a kernel over these tensors, given in the order of their names.
+    fn run(&self, launch: &Launch<'_>, shape: Shape, pointers: &[*mut c_void]) -> Result<bool> {
+        let on_device = pointers.len().min(4);
+        if pointers[..on_device].iter().any(|pointer| !(*pointer as usize).is_multiple_of(16)) {
             return Ok(false);
         }
         let Some(raw) = self.library.functions() else { return Ok(false) };
@@ -139,13 +235,19 @@ impl Dnn {
             *unusable = handle.is_none();
         }
         let Some(handle) = handle else { return Ok(false) };
-        let plan = plans.entry(*shape).or_insert_with(|| AttentionPlan::find(handle, shape).ok());
+        let find = || Plan::find(handle, &shape, shape.most_workspace()).ok();
+        let plan = plans.entry(shape).or_insert_with(find);
         let Some(plan) = plan else { return Ok(false) };
-        let workspace = launch.scratch(plan.workspace_bytes())?;
-        let queued = plan.run(handle, launch.queue.raw(), addresses, scale, workspace.pointer());
+        // Where there is no room for that, our own kernels do with less.
+        let workspace = match launch.scratch(plan.workspace_bytes()) {
+            Err(Error::OutOfMemory(_)) => return Ok(false),
+            other => other?,
+        };
+        // SAFETY: the addresses are those of operands of the shape's sizes, which the launch keeps for the stream.
+        let queued = unsafe { plan.run(handle, launch.queue.raw(), pointers, workspace.pointer()) };
         queued.map_err(|fault| Error::Device {
             device: self.context.id(),
-            action: "attention through cuDNN".into(),
+            action: format!("{} through cuDNN", shape.name()),
             reason: fault.to_string(),
         })?;
         Ok(true)

@@ -29,6 +29,17 @@ struct Flux {
     pixels: usize,
     link_bytes_per_s: f64,
     formats: Vec<Format>,
+    decoding: Decoding,
+}
+
+/// FLUX's autoencoder.
+#[derive(Deserialize)]
+struct Decoding {
+    first_s: f64,
+    decode_s: f64,
+    peak_bytes: u64,
+    relative_error: f64,
+    identical: bool,
 }
 
 #[derive(Deserialize)]
@@ -284,6 +295,16 @@ fn flux(text: &mut String, report: &Flux) -> Result<()> {
         })
         .collect();
     writeln!(text, "{}.", errors.join(", "))?;
+    let Decoding { first_s, decode_s, peak_bytes, relative_error, identical } = report.decoding;
+    writeln!(
+        text,
+        "\nThe autoencoder decodes a picture in {:.1} ms (the first in {:.1} ms), with {:.2} GB in use; relative error \
+         of a small one against the CPU {relative_error:.1e}; the same bits every time: {}.",
+        decode_s * 1e3,
+        first_s * 1e3,
+        peak_bytes as f64 / 1e9,
+        yes(identical),
+    )?;
     Ok(())
 }
 

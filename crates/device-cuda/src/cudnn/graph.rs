@@ -1,12 +1,12 @@
-//! cuDNN's graphs: descriptors that free themselves, the graph of an attention, and its plan.
+//! cuDNN's graphs: descriptors that free themselves, the graphs of an attention and a convolution, and their plans.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::{from_ref, null_mut};
+use std::ptr::null_mut;
 
 use cudarc::driver::sys::CUstream;
 use meta::DType;
 
-use super::{AttentionShape, Fault, check};
+use super::{AttentionShape, ConvolutionShape, Fault, Shape, check};
 use crate::raw::DnnFunctions;
 
 /// Kinds of descriptors, attributes and values, by their numbers in cuDNN's headers.
@@ -14,9 +14,11 @@ mod code {
     use std::ffi::c_int;
 
     pub(super) const POINTWISE: c_int = 0;
+    pub(super) const CONVOLUTION: c_int = 1;
     pub(super) const ENGINE_CONFIG: c_int = 3;
     pub(super) const HEURISTICS: c_int = 4;
     pub(super) const PLAN: c_int = 5;
+    pub(super) const OPERATION_CONVOLUTION: c_int = 10;
     pub(super) const OPERATION_POINTWISE: c_int = 13;
     pub(super) const OPERATION_GRAPH: c_int = 15;
     pub(super) const VARIANT_PACK: c_int = 16;
@@ -32,6 +34,8 @@ mod code {
     pub(super) const SUBTRACT: c_int = 9;
     pub(super) const EXP: c_int = 13;
     pub(super) const LOG: c_int = 15;
+    /// The kernel is not turned around.
+    pub(super) const CROSS_CORRELATION: c_int = 1;
     pub(super) const REDUCE_ADD: c_int = 0;
     pub(super) const REDUCE_MAX: c_int = 3;
 
@@ -49,7 +53,9 @@ enum Type {
     Element = 1,
     Boolean = 2,
     Int64 = 3,
+    Float = 4,
     Pointer = 6,
+    ConvolutionMode = 7,
     Heuristic = 8,
     PointwiseMode = 14,
     Descriptor = 15,
@@ -122,11 +128,12 @@ impl Drop for Descriptor {
     }
 }
 
-/// Names of the tensors that are given when a plan runs.
+/// Names of the tensors that are given when a plan of an attention runs. Those of any plan are 1, 2, 3 …
 const QUERIES: i64 = 1;
 const KEYS: i64 = 2;
 const VALUES: i64 = 3;
 const RESULT: i64 = 4;
+/// The scale is read from the host when the plan runs.
 const SCALE: i64 = 5;
 
 /// Builds the graph: hands out names for what stays inside.
@@ -163,7 +170,6 @@ impl Builder {
         tensor.set(903, Type::Int64, &extent.strides)?;
         tensor.set(900, Type::Int64, &[16i64])?;
         tensor.set(907, Type::Boolean, &[is_virtual])?;
-        // The scale is read from the host when the plan runs.
         tensor.set(908, Type::Boolean, &[name == SCALE])?;
         self.parts.push(tensor.finish()?);
         Ok(self.parts.len() - 1)
@@ -222,9 +228,41 @@ impl Builder {
         Ok(())
     }
 
+    fn build(&mut self, shape: &Shape) -> Result<(), Fault> {
+        match shape {
+            Shape::Attention(shape) => self.attention(shape),
+            Shape::Convolution(shape) => self.convolution(shape),
+        }
+    }
+
+    /// `out = x ∗ weight`: the tensors 1, 2 and 3 are input, weight and output.
+    fn convolution(&mut self, shape: &ConvolutionShape) -> Result<(), Fault> {
+        let given = |dims: [i64; 4]| Extent { dtype: element(shape.dtype), ..Extent::inside(dims) };
+        let x = self.tensor(1, &given(shape.x), false)?;
+        let weight = self.tensor(2, &given(shape.weight), false)?;
+        let out = self.tensor(3, &given(shape.out), false)?;
+        let mut kind = Descriptor::new(self.raw, code::CONVOLUTION)?;
+        kind.set(100, Type::Element, &[code::F32])?;
+        kind.set(101, Type::ConvolutionMode, &[code::CROSS_CORRELATION])?;
+        kind.set(102, Type::Int64, &shape.dilations)?;
+        kind.set(103, Type::Int64, &shape.strides)?;
+        kind.set(104, Type::Int64, &shape.pads_after)?;
+        kind.set(105, Type::Int64, &shape.pads_before)?;
+        kind.set(106, Type::Int64, &[shape.strides.len() as i64])?;
+        let kind = kind.finish()?;
+        let mut operation = Descriptor::new(self.raw, code::OPERATION_CONVOLUTION)?;
+        operation.set(700, Type::Float, &[1.0f32])?;
+        operation.set(701, Type::Float, &[0.0f32])?;
+        operation.set_descriptor(702, &kind)?;
+        operation.set_descriptor(703, &self.parts[weight])?;
+        operation.set_descriptor(704, &self.parts[x])?;
+        operation.set_descriptor(705, &self.parts[out])?;
+        self.add(operation, kind)
+    }
+
     /// The operations of an attention, in the order in which cuDNN knows them.
     fn attention(&mut self, shape: &AttentionShape) -> Result<(), Fault> {
-        let dtype = if shape.dtype == DType::BF16 { code::BF16 } else { code::F16 };
+        let dtype = element(shape.dtype);
         let given = |tokens: i64, strides: [i64; 3]| Extent {
             dims: [shape.batch, shape.heads, tokens, shape.size],
             strides: [strides[0], strides[2], strides[1], 1],
@@ -267,18 +305,23 @@ impl Builder {
     }
 }
 
-/// A kernel for one shape of attention.
-pub(super) struct AttentionPlan {
+/// The number of a 16-bit type.
+fn element(dtype: DType) -> c_int {
+    if dtype == DType::BF16 { code::BF16 } else { code::F16 }
+}
+
+/// A kernel for one shape.
+pub(super) struct Plan {
     plan: Descriptor,
     workspace_bytes: usize,
 }
 
-impl AttentionPlan {
-    /// Asks cuDNN for its best kernel.
-    pub(super) fn find(handle: &Handle, shape: &AttentionShape) -> Result<AttentionPlan, Fault> {
+impl Plan {
+    /// Asks cuDNN for its best kernel that takes no more memory than this for itself.
+    pub(super) fn find(handle: &Handle, shape: &Shape, most_bytes: usize) -> Result<Plan, Fault> {
         let raw = handle.raw;
         let mut builder = Builder { raw, next: 100, operations: Vec::new(), parts: Vec::new() };
-        builder.attention(shape)?;
+        builder.build(shape)?;
         let operations: Vec<*mut c_void> =
             builder.operations.iter().map(|operation| operation.descriptor).collect();
         let mut graph = Descriptor::new(raw, code::OPERATION_GRAPH)?;
@@ -288,8 +331,9 @@ impl AttentionPlan {
         let mut fault = Fault { call: "choosing a kernel", code: 0 };
         for choice in code::CHOICES {
             for config in configurations(raw, &graph, choice)? {
-                match AttentionPlan::from_configuration(handle, &config) {
-                    Ok(plan) => return Ok(plan),
+                match Plan::from_configuration(handle, &config) {
+                    Ok(plan) if plan.workspace_bytes <= most_bytes => return Ok(plan),
+                    Ok(_) => {}
                     Err(other) => fault = other,
                 }
             }
@@ -297,7 +341,7 @@ impl AttentionPlan {
         Err(fault)
     }
 
-    fn from_configuration(handle: &Handle, config: &Descriptor) -> Result<AttentionPlan, Fault> {
+    fn from_configuration(handle: &Handle, config: &Descriptor) -> Result<Plan, Fault> {
         let mut plan = Descriptor::new(handle.raw, code::PLAN)?;
         plan.set(400, Type::Handle, &[handle.handle])?;
         plan.set_descriptor(401, config)?;
@@ -315,33 +359,34 @@ impl AttentionPlan {
             )
         };
         check("cudnnBackendGetAttribute", code)?;
-        Ok(AttentionPlan { plan, workspace_bytes: usize::try_from(bytes).unwrap_or(0) })
+        Ok(Plan { plan, workspace_bytes: usize::try_from(bytes).unwrap_or(0) })
     }
 
     pub(super) fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
 
-    /// Queues the attention on a stream of the current context.
-    pub(super) fn run(
+    /// Queues the kernel on a stream of the current context.
+    ///
+    /// # Safety
+    /// The pointers must be those of the plan's tensors in order: device memory that the stream may use, and values
+    /// on the host that live until this returns. The workspace must have the plan's size.
+    pub(super) unsafe fn run(
         &self,
         handle: &Handle,
         stream: CUstream,
-        addresses: [u64; 4],
-        scale: f32,
+        pointers: &[*mut c_void],
         workspace: u64,
     ) -> Result<(), Fault> {
         // SAFETY: the stream is one of the context that is current.
         check("cudnnSetStream", unsafe { (handle.raw.cudnnSetStream)(handle.handle, stream) })?;
-        let [q, k, v, out] = addresses.map(|address| address as *mut c_void);
-        let pointers = [q, k, v, out, from_ref(&scale).cast_mut().cast()];
+        let names: Vec<i64> = (1..=pointers.len() as i64).collect();
         let mut pack = Descriptor::new(handle.raw, code::VARIANT_PACK)?;
-        pack.set(1001, Type::Pointer, &pointers)?;
-        pack.set(1000, Type::Int64, &[QUERIES, KEYS, VALUES, RESULT, SCALE])?;
+        pack.set(1001, Type::Pointer, pointers)?;
+        pack.set(1000, Type::Int64, &names)?;
         pack.set(1003, Type::Pointer, &[workspace as *mut c_void])?;
         let pack = pack.finish()?;
-        // SAFETY: the addresses are device memory of the sizes that the plan was made for, and the workspace
-        // has the plan's size, which the caller vouches for; the scale is read before the call returns.
+        // SAFETY: what the caller vouches for; values on the host are read before the call returns.
         let code =
             unsafe { (handle.raw.cudnnBackendExecute)(handle.handle, self.plan.descriptor, pack.descriptor) };
         check("cudnnBackendExecute", code)

@@ -3,7 +3,7 @@
 //! The windows of the input are laid out as a matrix with a row for each channel and tap and a column
 //! for each output position, in pieces of bounded size; the weight times that matrix is the output as
 //! it is stored. A kernel of size 1 needs no such layout: the input is that matrix. A transposed
-//! convolution gathers: each output position reads the inputs that reach it.
+//! convolution gathers: each output position reads the inputs that reach it. cuDNN is asked first for large ones.
 
 use device::op::{self, Padding};
 use device::{Error, Result};
@@ -12,6 +12,7 @@ use meta::{DType, Encoding};
 use super::product::{self, Along, BiasedMatrix, SCRATCH_LIMIT};
 use super::unpack;
 use crate::blas::{Epilogue, Matrix, Places, Product};
+use crate::cudnn::ConvolutionShape;
 use crate::kernel::{Args, KernelFile, Launch, Scratch, Variant};
 
 /// The kernels of this file for each type of activations.
@@ -48,7 +49,7 @@ pub(crate) fn convolution(call: &op::Convolution, launch: &Launch<'_>) -> Result
     let weight = Weight::ready(call, &plan, launch, dtype)?;
     if plan.pointwise {
         multiply_input(call, &plan, launch, weight.address)?;
-    } else {
+    } else if !through_cudnn(call, launch, dtype, weight.address)? {
         multiply_windows(call, &plan, launch, weight.address)?;
     }
     let Some(bias) = &call.bias else { return Ok(()) };
@@ -61,6 +62,13 @@ pub(crate) fn convolution(call: &op::Convolution, launch: &Launch<'_>) -> Result
         along: Along::Rows(plan.groups * plan.out_per_group),
     };
     product::add_bias(launch, dtype, &matrix, launch.pointer(&bias)?)
+}
+
+/// Leaves the product to cuDNN, if it is there and can do it.
+fn through_cudnn(call: &op::Convolution, launch: &Launch<'_>, dtype: DType, weight: u64) -> Result<bool> {
+    let Some(shape) = ConvolutionShape::of(call, dtype) else { return Ok(false) };
+    let addresses = [launch.pointer(&call.x)?, weight, launch.pointer(&call.out)?];
+    launch.runtime.dnn.convolution(launch, &shape, addresses)
 }
 
 /// The sizes of a convolution.

@@ -1,5 +1,7 @@
 //! `gantry bench flux`: steps of a FLUX-shaped model of random weights, with nothing, half and all of it
-//! offloaded, and a cut of it against the CPU.
+//! offloaded, and a cut of it against the CPU; and the autoencoder that decodes what it makes.
+
+mod decoding;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +53,7 @@ struct Report {
     /// Between two logical devices, if there are two.
     peer_bytes_per_s: Option<f64>,
     formats: Vec<FormatReport>,
+    decoding: decoding::Decoding,
 }
 
 /// The model stored in one way.
@@ -104,6 +107,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         link_bytes_per_s: link,
         peer_bytes_per_s: peer.map(|(_, bytes_per_s)| bytes_per_s),
         formats: Vec::new(),
+        decoding: decoding::measure(machine, device.id(), PIXELS)?,
     };
     for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
         let dir = ScratchDir::new()?;
@@ -218,11 +222,15 @@ fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) ->
         let (_, loaded, _) = bench.load("", 1e12)?;
         Ok(loaded.evaluate(pixels)?.to_vec()?)
     };
-    let (got, want) = (evaluate(device)?, evaluate(DeviceId::CPU)?);
+    Ok(relative_error(&evaluate(device)?, &evaluate(DeviceId::CPU)?))
+}
+
+/// ‖got − want‖ / ‖want‖.
+fn relative_error(got: &[f32], want: &[f32]) -> f64 {
     let square = |v: f64| v * v;
-    let difference: f64 = got.iter().zip(&want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();
+    let difference: f64 = got.iter().zip(want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();
     let norm: f64 = want.iter().map(|w| square(f64::from(*w))).sum();
-    Ok((difference / norm).sqrt())
+    (difference / norm).sqrt()
 }
 
 struct Bench<'a> {
@@ -427,13 +435,17 @@ impl Report {
             self.formats.iter().map(|it| format!("{} {:.1e}", it.format, it.cut_relative_error)).collect();
         format!(
             "{} ({}), FLUX of {:.1} billion parameters, {} pixels square, link {:.1} GB/s\n\
-             one block each against the CPU, relative error: {}\n\n{table}",
+             one block each against the CPU, relative error: {}\n\n{table}\n\
+             decoding a picture: {:.1} ms, the first {:.1} ms, relative error {:.1e}\n",
             self.device,
             self.device_name,
             self.parameters as f64 / 1e9,
             self.pixels,
             self.link_bytes_per_s / 1e9,
             errors.join(", "),
+            self.decoding.decode_s * 1e3,
+            self.decoding.first_s * 1e3,
+            self.decoding.relative_error,
         )
     }
 }

@@ -114,6 +114,10 @@ fn convolution() -> Vec<Case> {
             pad_after: 1,
             dilation: 1,
         }),
+        // Large enough for kernels of libraries.
+        Geometry::new("2d 3x3, large", [32, 64], &[64, 66], &[3, 3], 1).stored(DType::BF16),
+        Geometry::new("2d stride 2, padded behind, large", [32, 64], &[128, 132], &[3, 3], 0)
+            .window(Window { stride: 2, pad_before: 0, pad_after: 1, dilation: 1 }),
         Geometry::new("2d dilated", [6, 5], &[14, 12], &[3, 3], 2)
             .window(Window { dilation: 2, ..Window::padded(2) }),
         Geometry::new("2d 5x3, no padding", [5, 7], &[12, 10], &[5, 3], 0),
