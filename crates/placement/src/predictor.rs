@@ -94,7 +94,8 @@ pub fn simulate(blocks: &[StepBlock], slots: usize, return_hop_s: f64) -> Predic
         compute_s: blocks.iter().map(|block| block.compute_s).sum(),
         hop_s: blocks.iter().map(|block| block.hop_s).sum::<f64>() + return_hop_s,
         stall_s: stalls.iter().sum::<f64>() / counted,
-        copy_s: blocks.iter().filter_map(|block| block.copy_s).sum(),
+        // The sum of nothing is minus zero.
+        copy_s: blocks.iter().filter_map(|block| block.copy_s).sum::<f64>() + 0.0,
         blocks: times.collect(),
     }
 }
