@@ -45,7 +45,7 @@ pub(crate) fn layer_norm(call: &op::LayerNorm, access: &Access<'_>) -> Result<()
     let bias = parameter(call.bias.as_ref(), 0.0, n, access)?;
     each_row("layer norm", &call.x, &call.out, access, |x, out| {
         let scale = Scale::of(&moments_in_pieces(x), call.eps);
-        dispatch(Row { x, scale, weight: &weight, bias: &bias, out });
+        dispatch(Row { x, scale, more: 0.0, weight: &weight, bias: &bias, out });
     })
 }
 
@@ -64,11 +64,12 @@ pub(crate) fn modulated_norm(call: &op::ModulatedNorm, access: &Access<'_>) -> R
         for row in range {
             let at = |operand: usize| rows.position(operand, row)..rows.position(operand, row) + n;
             let x = &x[at(1)];
-            dispatch(ModulatedRow {
+            dispatch(Row {
                 x,
-                norm: Scale::of(&moments_in_pieces(x), call.eps),
-                scale: &scales[at(2)],
-                shift: &shifts[at(3)],
+                scale: Scale::of(&moments_in_pieces(x), call.eps),
+                more: 1.0,
+                weight: &scales[at(2)],
+                bias: &shifts[at(3)],
                 // SAFETY: the rows of an output that does not repeat are distinct parts of it.
                 out: unsafe { target.part(rows.position(0, row), n) },
             });
@@ -106,7 +107,8 @@ impl RootMeanSquare {
     pub(super) fn row(&self, x: &[f32], out: &mut [f32]) {
         let square = dispatch(Squares { x, around: 0.0 }) / x.len() as f64;
         let factor = (1.0 / (square + f64::from(self.eps)).sqrt()) as f32;
-        dispatch(Row { x, scale: Scale { mean: 0.0, factor }, weight: &self.weight, bias: &self.bias, out });
+        let scale = Scale { mean: 0.0, factor };
+        dispatch(Row { x, scale, more: 0.0, weight: &self.weight, bias: &self.bias, out });
     }
 }
 
@@ -266,6 +268,8 @@ impl Kernel for Squares<'_> {
 struct Row<'a> {
     x: &'a [f32],
     scale: Scale,
+    /// Added to the weights: 1 where they say by how much a value changes, else 0.
+    more: f32,
     weight: &'a [f32],
     bias: &'a [f32],
     out: &'a mut [f32],
@@ -278,28 +282,7 @@ impl Kernel for Row<'_> {
     fn run<A: Arithmetic>(self) {
         let Scale { mean, factor } = self.scale;
         for (((out, x), w), b) in self.out.iter_mut().zip(self.x).zip(self.weight).zip(self.bias) {
-            *out = A::mul_add((x - mean) * factor, *w, *b);
-        }
-    }
-}
-
-/// One row with a scale and a shift of its own.
-struct ModulatedRow<'a> {
-    x: &'a [f32],
-    norm: Scale,
-    scale: &'a [f32],
-    shift: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Kernel for ModulatedRow<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<A: Arithmetic>(self) {
-        let Scale { mean, factor } = self.norm;
-        for (((out, x), scale), shift) in self.out.iter_mut().zip(self.x).zip(self.scale).zip(self.shift) {
-            *out = A::mul_add((x - mean) * factor, 1.0 + scale, *shift);
+            *out = A::mul_add((x - mean) * factor, self.more + w, *b);
         }
     }
 }
