@@ -1,8 +1,8 @@
 //! The caching allocator of one device.
 //!
 //! Memory comes from `cuMemAlloc` and is kept when freed, because allocating and freeing wait for the
-//! card. The driver's own stream-ordered pools are not used: they belong to a card and not to a context,
-//! so logical devices could not be told apart, and their memory needs extra grants for peer copies.
+//! card. The driver's own stream-ordered pools are not used: they belong to a card, so
+//! its logical devices could not be told apart, and their memory needs extra grants for peer copies.
 //! Large blocks are the driver's own; small ones are cut from slabs. A freed block carries a mark on each
 //! stream that used it; whoever uses it next on another stream waits for those marks on that stream,
 //! never on the host.
