@@ -17,6 +17,7 @@ mod language;
 mod plan;
 mod planner;
 mod predictor;
+mod profile;
 mod request;
 mod resolve;
 mod table;
@@ -27,6 +28,7 @@ pub use language::{AllocationError, AllocationProblem, AllocationText, MAX_TEXT_
 pub use plan::{BlockMode, BlockPlan, DeviceUse, Plan, Ring};
 pub use planner::plan;
 pub use predictor::{BlockTime, Prediction, StepBlock, simulate};
+pub use profile::{DeviceProfile, Learnt, MachineProfile, OpCost, PeerProfile, SpeedPoint, WorkKind};
 pub use request::{
     BlockSpec, DeviceSpec, Overfull, PeerLink, PlanRequest, RemotePolicy, RingLimits, is_tiny,
 };
