@@ -21,8 +21,9 @@ export function Planner({ devices, isIdle }: { devices: Device[]; isIdle: boolea
   const [choice, setChoice] = useState<Choice | undefined>(undefined);
   const [compute, setCompute] = useState('');
   const [text, setText] = useState('');
-  const [working, setWorking] = useState('1024');
-  const [rows, setRows] = useState('4608');
+  const [size, setSize] = useState('1024x1024');
+  const [batch, setBatch] = useState('1');
+  const [hasCfg, setCfg] = useState(false);
   const reread = async (): Promise<void> => {
     const found = await ask<{ folders: Folder[] }>('files').catch(() => undefined);
     if (!found) return;
@@ -39,10 +40,11 @@ export function Planner({ devices, isIdle }: { devices: Device[]; isIdle: boolea
         folder: choice.folder,
         alloc: text,
         ...(compute && { compute }),
-        ...(whole(rows) && { rows: whole(rows)! }),
-        ...(whole(working) !== undefined && { working_bytes: whole(working)! * 1024 * 1024 }),
+        ...(size.trim() && { size: size.trim() }),
+        ...(whole(batch) && { batch: whole(batch)! }),
+        cfg: hasCfg,
       },
-    [isWanted, choice, text, compute, rows, working],
+    [isWanted, choice, text, compute, size, batch, hasCfg],
   );
   const { answer, isAsking } = usePlan(question || undefined);
   const plan = answer && 'plan' in answer ? answer.plan : undefined;
@@ -87,13 +89,17 @@ export function Planner({ devices, isIdle }: { devices: Device[]; isIdle: boolea
             ))}
           </select>
         </label>
-        <label title="Memory for activations, where blocks compute">
-          Working MiB
-          <input inputMode="numeric" size={6} value={working} onInput={(event) => setWorking(event.currentTarget.value)} />
+        <label title="Width and height of the picture in pixels">
+          Picture
+          <input size={9} value={size} onInput={(event) => setSize(event.currentTarget.value)} />
         </label>
-        <label title="Rows of activations per step: 4608 for FLUX at 1024 by 1024">
-          Rows
-          <input inputMode="numeric" size={6} value={rows} onInput={(event) => setRows(event.currentTarget.value)} />
+        <label title="Pictures at once">
+          Batch
+          <input inputMode="numeric" size={3} value={batch} onInput={(event) => setBatch(event.currentTarget.value)} />
+        </label>
+        <label title="With guidance, every step evaluates two conditionings">
+          Guidance (cfg)
+          <input type="checkbox" checked={hasCfg} onChange={(event) => setCfg(event.currentTarget.checked)} />
         </label>
       </div>
       <SplitBar devices={devices} plan={lastPlan.current} onSplit={setText} />

@@ -153,8 +153,9 @@ export interface PlanQuestion {
   folder: string;
   alloc: string;
   compute?: string;
-  rows?: number;
-  working_bytes?: number;
+  size?: string;
+  batch?: number;
+  cfg?: boolean;
 }
 
 /** Why there is no plan. The place counts characters of the allocation. */

@@ -247,17 +247,51 @@ pub(crate) struct PlanArgs {
     /// Where to compute; the first accelerator, or the CPU
     #[arg(long, value_name = "DEVICE")]
     pub(crate) compute: Option<DeviceId>,
-    /// Memory for activations
-    #[arg(long, value_name = "SIZE", default_value = "1gb")]
-    pub(crate) working: meta::ByteSize,
-    /// Rows that each matrix is applied to: 4608 for FLUX at 1024 by 1024
-    #[arg(long, value_name = "N", default_value_t = 4608, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) rows: u64,
+    /// The picture's width and height in pixels
+    #[arg(long, value_name = "WxH", default_value = "1024x1024")]
+    pub(crate) size: PictureSize,
+    /// Frames of a video
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) frames: usize,
+    /// Pictures at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) batch: usize,
+    /// With guidance: every step evaluates two conditionings
+    #[arg(long)]
+    pub(crate) cfg: bool,
+    /// Which part of a checkpoint that has several; the diffusion model if it has one
+    #[arg(long, value_enum)]
+    pub(crate) part: Option<PlanPart>,
     /// Draw the plan into this SVG file, too
     #[arg(long, value_name = "FILE")]
     pub(crate) picture: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+/// A part of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PlanPart {
+    /// The diffusion model
+    Diffusion,
+    /// The first text encoder
+    Text,
+    /// The autoencoder
+    Vae,
+    /// The vision model
+    Vision,
+}
+
+impl PlanPart {
+    /// What the rest of the program calls it.
+    pub(crate) fn role(self) -> nodes::studio::Role {
+        match self {
+            PlanPart::Diffusion => nodes::studio::Role::Diffusion,
+            PlanPart::Text => nodes::studio::Role::Text,
+            PlanPart::Vae => nodes::studio::Role::Autoencoder,
+            PlanPart::Vision => nodes::studio::Role::Vision,
+        }
+    }
 }
 
 /// Arguments of `selftest`.

@@ -8,7 +8,6 @@ mod draw;
 mod free;
 mod inspect;
 mod plan;
-mod planner;
 mod run;
 mod serve;
 

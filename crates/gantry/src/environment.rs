@@ -13,10 +13,20 @@ pub(crate) fn cuda_search_roots() -> Vec<PathBuf> {
 
 /// Where kernels compiled on this machine are kept.
 pub(crate) fn kernel_cache_dir() -> Option<PathBuf> {
+    cache_dir().map(|dir| dir.join("kernels"))
+}
+
+/// Where what was measured of this machine is kept.
+pub(crate) fn profile_file() -> Option<PathBuf> {
+    cache_dir().map(|dir| dir.join("machine.json"))
+}
+
+/// Where files are kept that can be made again.
+fn cache_dir() -> Option<PathBuf> {
     let cache = env::var_os("GANTRY_CACHE_DIR").map(PathBuf::from);
     let system = || env::var_os("XDG_CACHE_HOME").map(|dir| PathBuf::from(dir).join("gantry"));
     let home = || env::home_dir().map(|dir| dir.join(".cache").join("gantry"));
-    cache.or_else(system).or_else(home).map(|dir| dir.join("kernels"))
+    cache.or_else(system).or_else(home)
 }
 
 /// The folder that the program was started in.

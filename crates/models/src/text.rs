@@ -18,7 +18,7 @@
 //!     let file = Checkpoint::open(path)?;
 //!     let encoder = TextEncoder::read_all(&file, &detect(&file))?.remove(0);
 //!     let tokenizer = TextTokenizer::for_encoder(&file, &encoder)?.filled_to(256);
-//!     let session = open(encoder.manifest(&file, 256)?);
+//!     let session = open(encoder.manifest(&file)?);
 //!     let tokens = tokenizer.tokenize(prompt, PromptOptions::default());
 //!     Ok(encoder.encode(&session, &tokens, EncodeOptions::default())?)
 //! }

@@ -11,11 +11,17 @@
 
 mod cast;
 mod class;
+mod footprint;
 mod handles;
 mod host;
 mod loading;
+mod measuring;
 mod network;
+mod planning;
+mod profiling;
+mod questions;
 mod stats;
+mod work;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -35,9 +41,12 @@ pub use handles::{Clip, Model, Vae};
 pub(crate) use handles::{ClipKind, Lora};
 pub(crate) use handles::{kind_of, patch_set};
 pub(crate) use host::decode_values;
-pub(crate) use loading::{Opened, Wanted, WorkSize};
+pub(crate) use loading::{Opened, Wanted};
+pub use measuring::{Bandwidth, bandwidth, bandwidth_between};
 pub(crate) use network::{Captioner, Network, Placing, Source};
+pub use questions::{PlanQuestion, Role, SaidPlacing};
 pub use stats::ModelStats;
+pub(crate) use work::{EvaluationShape, Work};
 
 /// The surroundings of all nodes of one server or command.
 pub struct Studio {
@@ -54,6 +63,10 @@ pub struct Studio {
     /// What is loaded, by what it was loaded from and how.
     loaded: Mutex<loading::LoadedModels>,
     stats: stats::StatsTable,
+    /// What is known of the machine.
+    profile: profiling::ProfileStore,
+    /// What rehearsals told.
+    footprints: Mutex<HashMap<planning::FootprintKey, Arc<footprint::Footprint>>>,
     /// Opened files, for as long as something uses them.
     files: Mutex<HashMap<PathBuf, OpenFile>>,
     /// Files that come with the program, by the paths they are offered under.
@@ -75,6 +88,8 @@ pub struct Settings {
     pub preview_size: Option<usize>,
     /// Whether steps send previews.
     pub preview: PreviewMethod,
+    /// Where what is measured of the machine is kept between starts, if it is.
+    pub profile_file: Option<PathBuf>,
 }
 
 /// How previews are made.
@@ -100,6 +115,8 @@ impl Studio {
             settings,
             loaded: Mutex::default(),
             stats: stats::StatsTable::default(),
+            profile: profiling::ProfileStore::new(settings.profile_file.clone()),
+            footprints: Mutex::default(),
             files: Mutex::default(),
             embedded: HashMap::new(),
         }

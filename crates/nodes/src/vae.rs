@@ -8,11 +8,10 @@ use models::vae::Tiling;
 use models::vae::kl::Kl;
 use residency::{Cancel, Session};
 use sampling::Latent;
-use tensor::Tensor;
 
 use crate::conditioning::{resized, without_masked};
 use crate::sampling_nodes::planes::dims;
-use crate::studio::{Network, Vae, Wanted, WorkSize, class};
+use crate::studio::{Network, Vae, Wanted, Work, class};
 use crate::value::{Image, LatentImage, Mask};
 use crate::{Error, Result, Studio};
 
@@ -26,23 +25,40 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
     catalogue.add(VAEEncodeForInpaint(studio()));
 }
 
-/// Works with an autoencoder on a latent of this height and width.
+/// What is done with an autoencoder: how large, and in which tiles if the user said so.
+struct Job {
+    work: Work,
+    tiling: Option<Tiling>,
+}
+
+impl Job {
+    fn new(work: Work, tiling: Option<Tiling>) -> Job {
+        let in_tiles = tiling.and_then(|tiling| work.in_tiles(tiling.tile));
+        Job { work: in_tiles.unwrap_or(work), tiling }
+    }
+}
+
+/// Works with an autoencoder. The tiling is the user's, or one that the plan needs because a whole picture has no room.
 fn with_vae<T>(
     studio: &Studio,
     call: &Call,
     vae: &Vae,
-    (height, width): (usize, usize),
-    mut work: impl FnMut(&Kl, &Session) -> Result<T>,
+    job: &Job,
+    mut work: impl FnMut(&Kl, &Session, Option<Tiling>) -> Result<T>,
 ) -> Result<T> {
     let Network::Kl(kl) = &vae.source.network else {
         return Err(Error::Told(format!("{} is no autoencoder", vae.source.name())));
     };
-    let size = WorkSize { batch: 1, height, width, text: 0 };
-    let wanted = Wanted { source: &vae.source, beside: &[], loras: &[], size };
+    let wanted = Wanted { source: &vae.source, beside: &[], loras: &[], work: &job.work };
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
     studio.with_session(wanted, &cancel, |opened| {
         let started = Instant::now();
-        let done = work(kl, &opened.session)?;
+        let planned = opened.work.tile_of(&job.work).map(|tile| Tiling { tile, overlap: tile / 4 });
+        if let (Some(tiles), None) = (planned, job.tiling) {
+            let pixels = tiles.tile * kl.config().factor();
+            tracing::info!("{}: in tiles of {pixels} pixels, since a whole picture has no room", vae.source.name());
+        }
+        let done = work(kl, &opened.session, planned.or(job.tiling))?;
         studio.note_evaluation(opened, started);
         Ok(done)
     })
@@ -57,13 +73,14 @@ fn encode_with(
     tiling: Option<(usize, usize)>,
 ) -> Result<Latent> {
     let Image { batch, height, width, channels, values } = image;
-    with_vae(studio, call, vae, (height / 8, width / 8), |kl, session| {
+    let factor = factor_of(vae)?;
+    let tiling =
+        tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
+    let job = Job::new(Work::Encode { height: height / factor, width: width / factor }, tiling);
+    with_vae(studio, call, vae, &job, |kl, session, tiling| {
         let pixels = session.lane()?.tensor([*batch, *height, *width, *channels], values)?;
         let latent = match tiling {
-            Some((tile, overlap)) => {
-                let factor = kl.config().factor();
-                kl.encode_tiled(session, &pixels, Tiling { tile: tile / factor, overlap: overlap / factor })?
-            }
+            Some(tiling) => kl.encode_tiled(session, &pixels, tiling)?,
             None => kl.encode(session, &pixels)?,
         };
         Ok(Latent::new(latent.dims().to_vec(), latent.to_vec()?)?)
@@ -75,18 +92,28 @@ pub(crate) fn encode(studio: &Studio, call: &Call, vae: &Vae, image: &Image) -> 
     encode_with(studio, call, vae, image, None)
 }
 
-/// A latent's picture, whole or in tiles.
-fn decode(
-    studio: &Studio,
-    call: &Call,
-    decoded: impl Fn(&Kl, &Session, &Tensor) -> models::Result<Tensor>,
-) -> Result<Outcome, Failure> {
+/// Pixels along one side of a latent value.
+fn factor_of(vae: &Vae) -> Result<usize> {
+    match &vae.source.network {
+        Network::Kl(kl) => Ok(kl.config().factor()),
+        _ => Err(Error::Told(format!("{} is no autoencoder", vae.source.name()))),
+    }
+}
+
+/// A latent's picture, whole or in tiles of so many pixels.
+fn decode(studio: &Studio, call: &Call, tiling: Option<(usize, usize)>) -> Result<Outcome, Failure> {
     let vae = call.object::<Vae>("vae")?;
     let latent = call.object::<LatentImage>("samples")?;
-    let shape = dims(&latent.samples)?;
-    let image = with_vae(studio, call, &vae, (shape[2], shape[3]), |kl, session| {
+    let (shape, factor) = (dims(&latent.samples)?, factor_of(&vae)?);
+    let tiling =
+        tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
+    let job = Job::new(Work::Decode { height: shape[2], width: shape[3] }, tiling);
+    let image = with_vae(studio, call, &vae, &job, |kl, session, tiling| {
         let latent = session.lane()?.tensor(shape, latent.samples.values())?;
-        let picture = decoded(kl, session, &latent)?;
+        let picture = match tiling {
+            Some(tiling) => kl.decode_tiled(session, &latent, tiling)?,
+            None => kl.decode(session, &latent)?,
+        };
         let [batch, height, width, channels] = *picture.dims() else {
             return Err(Error::Told(format!("a decoded picture has the shape {}", picture.shape())));
         };
@@ -103,7 +130,7 @@ class! {
         .input(Input::socket("vae", "VAE"))
         .title("VAE Decode")
         .output("IMAGE");
-    |studio, call| decode(studio, call, Kl::decode)
+    |studio, call| decode(studio, call, None)
 }
 
 class! {
@@ -139,10 +166,7 @@ class! {
     |studio, call| {
         let (tile, overlap) = (call.size("tile_size")?, call.size("overlap")?);
         let overlap = if tile < overlap * 4 { tile / 4 } else { overlap };
-        decode(studio, call, |kl, session, latent| {
-            let factor = kl.config().factor();
-            kl.decode_tiled(session, latent, Tiling { tile: tile / factor, overlap: overlap / factor })
-        })
+        decode(studio, call, Some((tile, overlap)))
     }
 }
 

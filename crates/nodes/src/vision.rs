@@ -13,7 +13,7 @@ use residency::{Cancel, Session};
 use tensor::Tensor;
 
 use crate::image::{Target, scale_image_as_pillow};
-use crate::studio::{Captioner, Network, Source, Wanted, WorkSize, class};
+use crate::studio::{Captioner, Network, Source, Wanted, Work, class};
 use crate::value::{Image, Mask};
 use crate::{Result, Studio};
 use drawing::Canvas;
@@ -137,7 +137,7 @@ fn run(studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
         return Err(Failure::value("there is no picture in the batch; check the node that made it"));
     }
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    let wanted = Wanted { source, beside: &[], loras: &[], size: WorkSize::USUAL };
+    let wanted = Wanted { source, beside: &[], loras: &[], work: &Work::Caption };
     let mut answers = Vec::with_capacity(image.batch);
     for index in 0..image.batch {
         let picture = image.frames([index]).with_channels(3);

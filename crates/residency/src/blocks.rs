@@ -48,9 +48,8 @@ fn split(name: &str) -> Option<(&str, &str)> {
 
 impl Manifest {
     /// The manifest of a file whose family is not known: blocks by their numbers, groups in the order in
-    /// which the file has them, everything else in a fixed block in front. Operations are counted as if
-    /// every matrix were applied to `rows` rows.
-    pub fn by_names(checkpoint: &Checkpoint, name: &str, rows: u64) -> Result<Manifest> {
+    /// which the file has them, everything else in a fixed block in front.
+    pub fn by_names(checkpoint: &Checkpoint, name: &str) -> Result<Manifest> {
         let names = BlockNames::new(checkpoint.entries().iter().map(Entry::name));
         let mut ends = Vec::new();
         let mut groups: Vec<(&str, BTreeMap<u64, Vec<&Entry>>)> = Vec::new();
@@ -72,21 +71,16 @@ impl Manifest {
         }
         let mut builder = Manifest::builder(name, "unknown");
         if !ends.is_empty() {
-            builder = builder.block("ends", true, flops(&ends, rows), specs(checkpoint, &ends));
+            builder = builder.block("ends", true, specs(checkpoint, &ends));
         }
         for (group, blocks) in groups {
             for (number, entries) in blocks {
                 let name = format!("{group}.{number}");
-                builder = builder.block(name, false, flops(&entries, rows), specs(checkpoint, &entries));
+                builder = builder.block(name, false, specs(checkpoint, &entries));
             }
         }
         builder.finish()
     }
-}
-
-fn flops(entries: &[&Entry], rows: u64) -> u64 {
-    let matrices = entries.iter().filter(|entry| entry.shape().rank() >= 2);
-    matrices.map(|entry| entry.shape().count() as u64).sum::<u64>().saturating_mul(2).saturating_mul(rows)
 }
 
 fn specs(checkpoint: &Checkpoint, entries: &[&Entry]) -> Vec<WeightSpec> {
@@ -132,7 +126,7 @@ mod tests {
             let dir = testkit::ScratchDir::new().unwrap();
             let path = testkit::Manifest::bundled(name).unwrap().write_to(dir.path()).unwrap();
             let checkpoint = Checkpoint::open(path).unwrap();
-            let manifest = Manifest::by_names(&checkpoint, name, 16).unwrap();
+            let manifest = Manifest::by_names(&checkpoint, name).unwrap();
             let companions =
                 checkpoint.entries().iter().filter(|entry| checkpoint.is_companion(entry)).count();
             assert_eq!(manifest.weights().len() + companions, checkpoint.entries().len());

@@ -32,8 +32,6 @@ pub struct BlockSpec {
     pub weights: Range<usize>,
     /// Stays on the compute device whatever the plan: norms, embeddings and heads.
     pub fixed: bool,
-    /// Operations of one step, from which its time is predicted.
-    pub flops: u64,
 }
 
 /// What a model needs, in order of use.
@@ -127,13 +125,12 @@ impl ManifestBuilder {
         mut self,
         name: impl Into<String>,
         fixed: bool,
-        flops: u64,
         weights: Vec<WeightSpec>,
     ) -> ManifestBuilder {
         let start = self.manifest.weights.len();
         self.manifest.weights.extend(weights);
         let weights = start..self.manifest.weights.len();
-        self.manifest.blocks.push(BlockSpec { name: name.into(), weights, fixed, flops });
+        self.manifest.blocks.push(BlockSpec { name: name.into(), weights, fixed });
         self
     }
 

@@ -32,6 +32,8 @@ pub struct BlockProfile {
     pub compute: f64,
     /// The copy that brought its weights, if it is streamed.
     pub copy: Option<CopyProfile>,
+    /// Bytes of activations that it was handed.
+    pub handed_bytes: u64,
 }
 
 /// One block's copy into a slot.
@@ -61,6 +63,7 @@ struct BlockMarks {
     ready: Event,
     done: Option<Event>,
     copy: Option<CopyMarks>,
+    handed_bytes: u64,
 }
 
 /// Collects the marks of steps as they pass.
@@ -88,8 +91,24 @@ impl Recorder {
         if steps.current.last().is_some_and(|last| block <= last.block) {
             steps.end();
         }
-        steps.current.push(BlockMarks { block, device: stream.device(), wanted, ready, done: None, copy });
+        steps.current.push(BlockMarks {
+            block,
+            device: stream.device(),
+            wanted,
+            ready,
+            done: None,
+            copy,
+            handed_bytes: 0,
+        });
         Ok(())
+    }
+
+    /// A leased block was handed so many bytes of activations.
+    pub(crate) fn handed(&self, block: usize, bytes: u64) {
+        let mut steps = self.lock();
+        if let Some(marks) = steps.current.iter_mut().rev().find(|marks| marks.block == block) {
+            marks.handed_bytes += bytes;
+        }
     }
 
     /// A block's work has been queued.
@@ -176,6 +195,7 @@ fn read(step: &[BlockMarks]) -> Result<Option<StepProfile>> {
             stall: (ready - begin).max(0.0),
             compute: (done - ready).max(0.0),
             copy,
+            handed_bytes: marks.handed_bytes,
         });
     }
     Ok((!blocks.is_empty()).then_some(StepProfile { seconds: end, blocks }))

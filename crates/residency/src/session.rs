@@ -116,6 +116,7 @@ impl Lease<'_> {
 
     /// Activations brought to where the block computes.
     pub fn bring(&self, x: &Tensor) -> Result<Tensor> {
+        self.session.staged.recorder().handed(self.block, (x.shape().count() * x.dtype().bytes()) as u64);
         Ok(x.to_lane(self.lane)?)
     }
 

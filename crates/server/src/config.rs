@@ -9,7 +9,6 @@ use axum::http::HeaderValue;
 
 use crate::error::{Error, Result};
 use crate::files::FilesConfig;
-use crate::plan::Planner;
 
 /// What a server is started with. [`ServerConfig::new`] has the usual values; the fields are there to be changed.
 #[derive(Clone)]
@@ -42,8 +41,6 @@ pub struct ServerConfig {
     pub files: Arc<FilesConfig>,
     /// What is told of the process.
     pub process: ProcessInfo,
-    /// Who answers `POST /gantry/plan`; without one that route says that it cannot.
-    pub planner: Option<Arc<dyn Planner>>,
 }
 
 /// The files of a certificate.
@@ -87,7 +84,6 @@ impl ServerConfig {
             max_connections: 2048,
             files,
             process: ProcessInfo::default(),
-            planner: None,
         }
     }
 

@@ -30,5 +30,5 @@ pub use config::{ProcessInfo, ServerConfig, TlsFiles};
 pub use error::{Error, Result};
 pub use files::FilesConfig;
 pub use hub::{Audience, Hub};
-pub use plan::{PlanFault, PlanQuestion, Planner};
+pub use plan::{PlanFault, PlanQuestion};
 pub use serving::{Server, serve, stop_signal};

@@ -1,23 +1,14 @@
-//! Plans for models that are not loaded: the question, who answers it, and why there may be no answer.
+//! Plans for models that are not loaded: the question, the answer, and why there may be none.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use checkpoint::Checkpoint;
 use device::Registry;
 use meta::DeviceId;
+use nodes::Studio;
+use nodes::studio::SaidPlacing;
 use placement::{AllocationError, Plan, PlanError};
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-/// Answers plan questions. It measures devices, so the program that opened them implements it.
-pub trait Planner: Send + Sync {
-    /// Where every block of a file would go. The answer is what `gantry plan --json` prints. The first one may take
-    /// seconds.
-    ///
-    /// # Errors
-    /// What is wrong with the file or the question.
-    fn plan(&self, checkpoint: &Checkpoint, question: &PlanQuestion) -> Result<Plan, PlanFault>;
-}
 
 /// What `POST /gantry/plan` takes; the names are those of the options of `gantry plan`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -40,12 +31,18 @@ pub struct PlanQuestion {
     /// Where the model computes.
     #[serde(default, deserialize_with = "device")]
     pub compute: Option<DeviceId>,
-    /// Rows of activations per step, such as tokens of picture and text together.
+    /// The size of a picture in pixels, such as `1024x768`; `1024x1024` without it.
     #[serde(default)]
-    pub rows: Option<u64>,
-    /// Bytes that activations need.
+    pub size: Option<String>,
+    /// Frames of a video; one without it.
     #[serde(default)]
-    pub working_bytes: Option<u64>,
+    pub frames: Option<usize>,
+    /// Pictures at once; one without it.
+    #[serde(default)]
+    pub batch: Option<usize>,
+    /// Whether every step evaluates two conditionings, as guidance does.
+    #[serde(default)]
+    pub cfg: bool,
 }
 
 impl PlanQuestion {
@@ -56,6 +53,35 @@ impl PlanQuestion {
             None => folders.keys().find_map(|key| folders.find(key, &self.file)),
         }
     }
+
+    /// Where every block of the file would go, as the job that loads it next will have it.
+    pub(crate) fn answer(&self, studio: &Studio, path: &Path) -> Result<Plan, PlanFault> {
+        let file = studio.open_file(path)?;
+        let said = SaidPlacing {
+            alloc: self.alloc.as_deref(),
+            virtual_vram_gb: self.virtual_vram_gb,
+            donor: self.donor.as_deref(),
+            compute: self.compute,
+        };
+        let asked = nodes::studio::PlanQuestion {
+            part: None,
+            compute: self.compute,
+            allocation: studio.allocation_of(said)?,
+            size: self.size.as_deref().map_or(Ok((1024, 1024)), picture_size)?,
+            batch: self.batch.unwrap_or(1),
+            frames: self.frames.unwrap_or(1),
+            cfg: self.cfg,
+        };
+        Ok(studio.plan_file(&file, &asked)?)
+    }
+}
+
+/// `1024x768`: width and height in pixels.
+fn picture_size(text: &str) -> Result<(usize, usize), PlanFault> {
+    let sides = text.split_once(['x', 'X']).and_then(|(width, height)| {
+        Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
+    });
+    sides.ok_or_else(|| PlanFault::told(format!("the size {text:?} is none; write width and height, such as 1024x768")))
 }
 
 fn device<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<DeviceId>, D::Error> {
@@ -98,6 +124,15 @@ impl PlanFault {
             "nearest": nearest,
             "available": available.collect::<Vec<_>>(),
         })
+    }
+}
+
+impl From<nodes::Error> for PlanFault {
+    fn from(error: nodes::Error) -> PlanFault {
+        match error {
+            nodes::Error::Plan(error) => error.into(),
+            other => PlanFault::told(other.to_string()),
+        }
     }
 }
 

@@ -222,6 +222,7 @@ mod tests {
             stall: 0.25,
             compute: 2.0,
             copy,
+            handed_bytes: 0,
         };
         let copy = CopyProfile { begin: -1.0, seconds: 0.75, bytes: 300 };
         let step = StepProfile { seconds: 5.0, blocks: vec![block(0, None), block(3, Some(copy))] };

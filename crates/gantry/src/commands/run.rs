@@ -20,7 +20,7 @@ use super::{print, print_json, tell};
 use crate::cli::RunArgs;
 use crate::machine::Machine;
 use crate::profile::ModelProfile;
-use crate::{profile, serving, workflow_file};
+use crate::{environment, profile, serving, workflow_file};
 
 pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
     let start = Instant::now();
@@ -29,7 +29,11 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         folders.output_directory = Some(output.clone());
     }
     let folders = serving::folders(&folders)?;
-    let settings = Settings { no_metadata: args.disable_metadata, ..Settings::default() };
+    let settings = Settings {
+        no_metadata: args.disable_metadata,
+        profile_file: environment::profile_file(),
+        ..Settings::default()
+    };
     let studio = serving::studio(machine, folders, args.compute, settings)?;
     let catalogue = Arc::new(nodes::catalogue(&studio));
     let Converted { mut prompt, workflow, warnings } = {

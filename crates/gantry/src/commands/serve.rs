@@ -14,7 +14,6 @@ use nodes::studio::Settings;
 use server::files::{FilesConfig, LogRing, WebPackages};
 use server::{ProcessInfo, ServerConfig, TlsFiles};
 
-use super::planner::MachinePlanner;
 use super::print;
 use crate::cli::{CacheArgs, ServeArgs};
 use crate::machine::Machine;
@@ -44,6 +43,7 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
         no_metadata: args.disable_metadata,
         preview_size: Some(args.preview_size),
         preview: serving::preview_method(args.preview_method),
+        profile_file: environment::profile_file(),
     };
     let studio = serving::studio(&machine, folders, args.compute, settings)?;
     let mut catalogue = nodes::catalogue(&studio);
@@ -51,7 +51,7 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
         nodes::add_testing_classes(&mut catalogue);
     }
     tracing::info!("{} node classes; models compute on {}", catalogue.len(), studio.compute);
-    let config = server_config(args, &studio.folders, logs, Arc::new(machine))?;
+    let config = server_config(args, &studio.folders, logs)?;
     let listen = || format!("--listen {} (see --token and --no-token)", args.listen);
     config.checked_addresses().with_context(listen)?;
     let engine = EngineConfig {
@@ -119,7 +119,6 @@ fn server_config(
     args: &ServeArgs,
     folders: &nodes::Folders,
     logs: LogRing,
-    machine: Arc<Machine>,
 ) -> Result<ServerConfig> {
     ensure!(
         args.max_upload_size.is_finite() && args.max_upload_size > 0.0,
@@ -176,7 +175,6 @@ fn server_config(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         front_end_version: packages.front_end_version,
     };
-    config.planner = Some(Arc::new(MachinePlanner::new(machine)));
     Ok(config)
 }
 

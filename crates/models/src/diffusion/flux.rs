@@ -8,7 +8,6 @@ mod positions;
 mod weights;
 
 use checkpoint::Checkpoint;
-use meta::Encoding;
 use residency::{Manifest, Session};
 use tensor::{Activation, Lane, Padding, Tensor};
 
@@ -18,7 +17,6 @@ use crate::{Error, Probe, Result};
 use blocks::{Apart, Joined, NORM_EPS};
 pub use config::Config;
 use positions::Positions;
-pub use weights::Tokens;
 
 /// Width and height of the patches that become one token.
 const PATCH: usize = 2;
@@ -32,8 +30,6 @@ const WANTED: &str = "a FLUX.1 diffusion model";
 pub struct Flux {
     config: Config,
     prefix: String,
-    /// How most of the weights are stored.
-    stored: Encoding,
 }
 
 /// What one evaluation of the model is given.
@@ -93,7 +89,7 @@ impl Flux {
         }
         let config =
             Config::read(&Claims::new(checkpoint, &part.prefix, config::FAMILY), checkpoint.metadata())?;
-        Ok(Flux { config, prefix: part.prefix.clone(), stored: part.precision.encoding })
+        Ok(Flux { config, prefix: part.prefix.clone() })
     }
 
     /// The model's sizes.
@@ -101,26 +97,9 @@ impl Flux {
         &self.config
     }
 
-    /// What the model needs of the file it was read from. The number of tokens says how long a block takes.
-    pub fn manifest(&self, checkpoint: &Checkpoint, tokens: Tokens) -> Result<Manifest> {
-        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config, tokens)
-    }
-
-    /// The tokens of a latent of this height and width with this much text.
-    pub fn tokens(&self, batch: usize, height: usize, width: usize, text: usize) -> Tokens {
-        Tokens { batch, image: height.div_ceil(PATCH) * width.div_ceil(PATCH), text }
-    }
-
-    /// Bytes that activations take at most, with elements of this size. The room for the largest weight is
-    /// among them where a device may have to unpack it: where it is stored in another size than it computes in.
-    pub fn working_bytes(&self, tokens: Tokens, element_bytes: usize) -> u64 {
-        let packed = self.stored.dtype().is_none_or(|stored| stored.bytes() != element_bytes);
-        weights::working_values(&self.config, tokens, packed) * element_bytes as u64
-    }
-
-    /// Bytes that move when the next block computes on another device.
-    pub fn activation_bytes(&self, tokens: Tokens, element_bytes: usize) -> u64 {
-        (tokens.batch * (tokens.image + tokens.text) * self.config.hidden * element_bytes) as u64
+    /// What the model needs of the file it was read from.
+    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
     }
 
     /// Evaluates the model: the direction from image to noise, `[batch, channels, height, width]`.

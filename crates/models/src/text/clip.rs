@@ -59,9 +59,9 @@ impl Clip {
     }
 
     /// What the model needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint, tokens: usize) -> Result<Manifest> {
+    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
-        weights::manifest(&claims, &self.config, self.names, tokens)
+        weights::manifest(&claims, &self.config, self.names)
     }
 
     pub(super) fn forward(

@@ -86,11 +86,11 @@ impl TextEncoder {
         parts.into_iter().map(|part| TextEncoder::read(checkpoint, detected, part)).collect()
     }
 
-    /// What the encoder needs of the file it was read from. The number of tokens says how long it takes.
-    pub fn manifest(&self, checkpoint: &Checkpoint, tokens: usize) -> Result<Manifest> {
+    /// What the encoder needs of the file it was read from.
+    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         match self {
-            TextEncoder::Clip(clip) => clip.manifest(checkpoint, tokens),
-            TextEncoder::T5(t5) => t5.manifest(checkpoint, tokens),
+            TextEncoder::Clip(clip) => clip.manifest(checkpoint),
+            TextEncoder::T5(t5) => t5.manifest(checkpoint),
         }
     }
 

@@ -61,9 +61,9 @@ impl T5 {
     }
 
     /// What the encoder needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint, tokens: usize) -> Result<Manifest> {
+    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
-        weights::manifest(&claims, &self.config, self.layout, tokens)
+        weights::manifest(&claims, &self.config, self.layout)
     }
 
     pub(super) fn forward(

@@ -47,19 +47,9 @@ impl Kl {
         &self.config
     }
 
-    /// What the autoencoder needs of the file it was read from: the decoder's blocks, then the encoder's. The
-    /// size of an image in pixels says how long a block takes.
-    pub fn manifest(&self, checkpoint: &Checkpoint, height: usize, width: usize) -> Result<Manifest> {
-        weights::manifest(
-            &Claims::new(checkpoint, &self.prefix, config::FAMILY),
-            &self.config,
-            height * width,
-        )
-    }
-
-    /// Bytes that activations take at most for a whole image of this size, with elements of this size.
-    pub fn working_bytes(&self, height: usize, width: usize, element_bytes: usize) -> u64 {
-        (weights::working_values(&self.config, height * width) * element_bytes) as u64
+    /// What the autoencoder needs of the file it was read from: the decoder's blocks, then the encoder's.
+    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
     }
 
     /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1, one
@@ -105,6 +95,11 @@ impl Kl {
                 |tiling| self.encode_pixels_tiled(session, pixels, tiling),
             )
         })
+    }
+
+    /// As [`Kl::encode`], always whole.
+    pub fn encode_whole(&self, session: &Session, image: &Tensor) -> Result<Tensor> {
+        self.encode_raw(session, &self.pixels_of(image)?)
     }
 
     /// As [`Kl::encode`], always in tiles; their size is in latent values.

@@ -73,14 +73,6 @@ impl Florence2 {
         weights::manifest(&claims, &self.config, self.layout)
     }
 
-    /// Bytes to work in, with elements of this many bytes: the first stage of a picture has the most, and keeps a
-    /// dozen arrays at once.
-    pub fn working_bytes(&self, element_bytes: usize) -> u64 {
-        let (side, stage) = (self.config.side as u64, &self.config.stages[0]);
-        let places = side.div_ceil(stage.stride as u64).pow(2);
-        places.saturating_mul(12 * (stage.channels * element_bytes) as u64)
-    }
-
     /// Tokens that stand for a picture, `[1, tokens, width]`, of normalised pixels `[1, 3, height, width]`.
     pub fn look(&self, session: &Session, pixels: &Tensor) -> Result<Tensor> {
         let [1, 3, _, _] = *pixels.dims() else {

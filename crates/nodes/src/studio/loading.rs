@@ -2,44 +2,34 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
 
-use device::{Device, OutOfMemory};
+use device::OutOfMemory;
 use meta::DeviceId;
-use placement::{Amounts, BlockMode, DeviceSpec, Overfull, Plan};
-use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Retention, Session, StreamStats};
-use tensor::Lane;
+use patch::PatchSet;
+use placement::Amounts;
+use residency::{Cancel, LoadOptions, ModelClaim, ModelId, Retention, Session, StreamStats};
 
 use super::handles::{Lora, patch_set};
+use super::planning::{Demand, Planned};
 use super::stats::ModelStats;
-use super::{Cast, Network, Source, Studio};
+use super::{Cast, Source, Studio, Work};
 use crate::Result;
 
-/// Bytes per second of a link, good enough to place blocks by.
-const NOMINAL_LINK: f64 = 20e9;
-
-/// How much a network is to work on at once: a latent of this height and width, and tokens of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkSize {
-    pub(crate) batch: usize,
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-    pub(crate) text: usize,
-}
-
-impl WorkSize {
-    /// One picture of 1024 by 1024 pixels.
-    pub(crate) const USUAL: WorkSize = WorkSize { batch: 1, height: 128, width: 128, text: 256 };
+/// One network of a file: what is loaded of it once supersedes what was loaded before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    file: PathBuf,
+    prefix: String,
+    modified: Option<SystemTime>,
+    cast: Option<Cast>,
 }
 
 /// What a network was loaded from, and how: two that are equal are one loaded model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LoadKey {
-    file: PathBuf,
-    modified: Option<SystemTime>,
-    prefix: String,
-    cast: Option<Cast>,
+    identity: Identity,
     compute: DeviceId,
     allocation: String,
 }
@@ -48,55 +38,66 @@ pub(super) struct LoadKey {
 #[derive(Debug)]
 pub(super) struct Loaded {
     id: ModelId,
-    plan: Plan,
+    planned: Planned,
     family: String,
-    /// Operations of one evaluation at the size that was planned for.
-    operations: u64,
-    /// The room to work in that the plan leaves.
-    working_bytes: u64,
     /// The patches in force: files by signature, with their strengths.
     patches: Vec<(u64, u64)>,
+    /// What its patches keep on the compute device.
+    patch_bytes: u64,
 }
 
+/// One network in one way of loading: whoever plans, stages or patches it holds its lock, and nobody else's.
+type Slot = Arc<Mutex<Option<Loaded>>>;
+
 /// What is loaded, by what it was loaded from.
-pub(super) type LoadedModels = HashMap<LoadKey, Loaded>;
+pub(super) type LoadedModels = HashMap<LoadKey, Slot>;
 
 /// A model that is open for use.
 pub(crate) struct Opened {
     pub(crate) session: Session,
+    /// The work that it was planned for: what was wanted, or the same in tiles.
+    pub(crate) work: Work,
     id: ModelId,
-    /// Whether its times say how fast the device is: a diffusion model that waits for no copies.
-    tells_speed: bool,
+    planned: Planned,
     before: StreamStats,
-    compute: DeviceId,
-    operations: u64,
 }
 
-/// What is opened: a network with its patches, at a size.
+/// What is opened: a network with its patches, for some work.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) source: &'a Source,
     /// The encoders of the same value, which say what LoRA files mean by their numbers.
     pub(crate) beside: &'a [Arc<Source>],
     pub(crate) loras: &'a [Lora],
-    pub(crate) size: WorkSize,
+    pub(crate) work: &'a Work,
 }
 
 impl Studio {
-    /// Registers a network as its loader says, before anything uses it, so that a plan that cannot be made is
-    /// told at the loader. Nothing is copied yet.
+    /// Registers a network as its loader says, before anything uses it, so that an allocation that cannot be made is
+    /// told at the loader. Nothing is copied yet. What was registered of the same file before leaves as soon as
+    /// nothing refers to it.
     pub(crate) fn register(&self, source: &Source) -> Result<()> {
-        let mut loaded = self.loaded();
-        let key = LoadKey::of(source);
-        if let Some(known) = loaded.get(&key).filter(|known| self.is_loaded(known.id)) {
-            self.residency.set_retention(known.id, source.placing.retention)?;
-            if source.placing.eject_others {
-                self.residency.evict_from(source.placing.compute, Some(known.id));
+        let slot = self.slot(&LoadKey::of(source));
+        let mut loaded = lock(&slot);
+        let known = loaded.as_ref().map(|known| known.id).filter(|id| self.residency.contains(*id));
+        match known {
+            Some(id) => {
+                // A loader that says nothing of staying leaves it as it is.
+                if source.placing.retention != Retention::Default {
+                    self.residency.set_retention(id, source.placing.retention)?;
+                }
+                if source.placing.eject_others {
+                    self.residency.evict_from(source.placing.compute, Some(id));
+                }
+                source.hold(self.residency.claim(id)?);
             }
-            return Ok(());
+            None => {
+                let planned = self.plan(source, Demand { work: None, patch_bytes: 0, more_bytes: 0 })?;
+                *loaded = Some(self.load(source, planned, 0)?);
+            }
         }
-        let new = self.load(source, WorkSize::USUAL, 0)?;
-        loaded.insert(key, new);
+        drop(loaded);
+        self.supersede_others(source);
         Ok(())
     }
 
@@ -108,31 +109,37 @@ impl Studio {
         cancel: &Cancel,
         mut work: impl FnMut(&Opened) -> Result<T>,
     ) -> Result<T> {
-        let first = self.open(wanted, cancel).and_then(|opened| work(&opened));
+        let first = self.open(wanted, cancel).and_then(|opened| self.work_with(opened, &mut work));
         match first {
             Err(error) => {
                 let Some(short) = error.out_of_memory() else { return Err(error) };
                 tracing::warn!("{}: {short}; trying again with more room", wanted.source.name());
                 self.make_room(wanted, short)?;
-                self.open(wanted, cancel).and_then(|opened| work(&opened))
+                self.open(wanted, cancel).and_then(|opened| self.work_with(opened, &mut work))
             }
             done => done,
         }
     }
 
+    fn work_with<T>(&self, opened: Opened, work: &mut impl FnMut(&Opened) -> Result<T>) -> Result<T> {
+        let done = work(&opened)?;
+        let Opened { session, id, planned, .. } = opened;
+        drop(session);
+        self.learn_from(id, &planned);
+        Ok(done)
+    }
+
     /// Unloads a network that a node is done with, unless it was loaded to stay. Its next use loads it again.
     pub(crate) fn let_go(&self, source: &Source) -> Result<()> {
-        let mut loaded = self.loaded();
         if source.placing.retention == Retention::Keep {
             return Ok(());
         }
-        match loaded.remove(&LoadKey::of(source)).filter(|known| self.is_loaded(known.id)) {
-            Some(known) => Ok(self.residency.unload(known.id)?),
-            None => Ok(()),
-        }
+        let slot = self.slot(&LoadKey::of(source));
+        let known = lock(&slot).take().filter(|known| self.residency.contains(known.id));
+        known.map_or(Ok(()), |known| Ok(self.residency.unload(known.id)?))
     }
 
-    /// Notes what one evaluation took.
+    /// Notes what one step took.
     pub(crate) fn note_evaluation(&self, opened: &Opened, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
         let now = opened.session.stats();
@@ -143,179 +150,190 @@ impl Studio {
             stalled: now.stalled.saturating_sub(opened.before.stalled),
         };
         self.stats.evaluated(opened.id, seconds, streamed);
-        if opened.tells_speed {
-            self.stats.learn(opened.compute, opened.operations, seconds);
-        }
     }
 
     fn open(&self, wanted: Wanted<'_>, cancel: &Cancel) -> Result<Opened> {
-        let mut loaded = self.loaded();
-        let key = LoadKey::of(wanted.source);
-        if !loaded.get(&key).is_some_and(|known| self.is_loaded(known.id)) {
-            let new = self.load(wanted.source, wanted.size, 0)?;
-            loaded.insert(key.clone(), new);
-        }
-        let need = wanted.source.working_bytes(wanted.size, self.element_bytes(wanted.source)?);
-        if let Some(known) = loaded.get(&key)
-            && known.working_bytes < need
-            && is_automatic(wanted.source)
-            && let Some(larger) = self.planned_anew(wanted, known)?
-        {
-            loaded.insert(key.clone(), larger);
-        }
-        let known = loaded.get_mut(&key).expect("it was put there if it was missing");
+        let source = wanted.source;
+        let slot = self.slot(&LoadKey::of(source));
+        let mut loaded = lock(&slot);
         let bits = |lora: &Lora| (lora.file.signature(), lora.strength.to_bits());
         let patches: Vec<(u64, u64)> = wanted.loras.iter().map(bits).collect();
-        if known.patches != patches {
-            let set = patch_set(wanted.source, wanted.beside, wanted.loras)?;
-            self.residency.set_patches(known.id, set)?;
+        let known = loaded.take().filter(|known| self.residency.contains(known.id));
+        let changed = known.as_ref().is_none_or(|known| known.patches != patches);
+        let set = if changed { Some(patch_set(source, wanted.beside, wanted.loras)?) } else { None };
+        let patch_bytes = match (&set, &known) {
+            (Some(set), _) => self.patch_bytes(source, set)?,
+            (None, known) => known.as_ref().map_or(0, |known| known.patch_bytes),
+        };
+        let known = self.planned_for(wanted, known, patch_bytes)?;
+        // From here on an error leaves the model registered, to be used or freed later.
+        let known = loaded.insert(known);
+        known.patch_bytes = patch_bytes;
+        if known.patches != patches || set.is_some() {
+            self.residency.set_patches(known.id, set.unwrap_or_default())?;
             known.patches = patches;
         }
         let session = self.residency.open(known.id, cancel)?;
-        // Patches and placing do not depend on the size, the times do.
-        let operations = wanted.source.operations(wanted.size)?;
-        let prediction = &known.plan.prediction;
-        let share = operations as f64 / known.operations.max(1) as f64;
-        let predicted_s = if operations == known.operations {
-            prediction.seconds_per_step
-        } else {
-            prediction.copy_s.max(prediction.compute_s * share + prediction.hop_s)
-        };
-        let opened = Opened {
+        self.stats.begin(ModelStats::new(
+            known.id,
+            source.name(),
+            known.family.clone(),
+            &known.planned.plan,
+        ));
+        Ok(Opened {
             before: session.stats(),
             session,
+            work: known.planned.work.clone(),
             id: known.id,
-            tells_speed: matches!(wanted.source.network, Network::Flux(..))
-                && known.plan.blocks.iter().all(|block| block.mode == BlockMode::Resident),
-            compute: known.plan.compute,
-            operations,
-        };
-        self.stats.begin(ModelStats {
-            id: known.id,
-            name: wanted.source.name(),
-            family: known.family.clone(),
-            compute: known.plan.compute,
-            predicted_s,
-            measured_s: 0.0,
-            last_s: 0.0,
-            evaluations: 0,
-            bytes_streamed: 0,
-            stalls: 0,
-            stalled: Duration::ZERO,
-        });
-        Ok(opened)
+            planned: known.planned.clone(),
+        })
     }
 
-    /// Loads a network for a size, with so much room to work in besides.
-    fn load(&self, source: &Source, size: WorkSize, more_bytes: u64) -> Result<Loaded> {
-        let manifest = source.manifest(size)?;
-        let element_bytes = self.element_bytes(source)?;
-        let working_bytes = source.working_bytes(size, element_bytes).saturating_add(more_bytes);
-        let plan =
-            self.plan(source, &manifest, working_bytes, source.activation_bytes(size, element_bytes))?;
-        for note in &plan.notes {
+    /// The model loaded under a plan that holds for the work. One whose copies are made stays as it is while it leaves
+    /// room enough.
+    fn planned_for(&self, wanted: Wanted<'_>, known: Option<Loaded>, patch_bytes: u64) -> Result<Loaded> {
+        let source = wanted.source;
+        let mut fresh = self.plan(source, Demand { work: Some(wanted.work), patch_bytes, more_bytes: 0 })?;
+        let Some(mut known) = known else { return self.load(source, fresh, patch_bytes) };
+        let in_force = &known.planned.plan;
+        let same = in_force.blocks == fresh.plan.blocks && in_force.ring == fresh.plan.ring;
+        let roomy = in_force.devices.iter().all(|usage| {
+            let needed = fresh.plan.device(usage.device).map_or(0, |fresh| fresh.working_bytes);
+            usage.working_bytes >= needed
+        });
+        if same || (roomy && self.residency.is_staged(known.id)) {
+            let mut plan = if same { fresh.plan.clone() } else { in_force.clone() };
+            plan.prediction = fresh.predict(&plan)?;
+            fresh.plan = plan;
+            known.planned = fresh;
+            return Ok(known);
+        }
+        let retention = self.residency.retention(known.id)?;
+        self.residency.unload(known.id)?;
+        let loaded = self.load(source, fresh, patch_bytes)?;
+        self.residency.set_retention(loaded.id, retention)?;
+        Ok(loaded)
+    }
+
+    /// Registers a network under a plan, in place of what was registered of the same file and is no longer used.
+    fn load(&self, source: &Source, planned: Planned, patch_bytes: u64) -> Result<Loaded> {
+        for note in &planned.plan.notes {
             tracing::info!("{}: {note}", source.name());
         }
+        let manifest = source.manifest()?;
         let placing = &source.placing;
+        let retention = match placing.retention {
+            Retention::Default => self.earlier_retention(source).unwrap_or_default(),
+            said => said,
+        };
         let options =
-            LoadOptions { retention: placing.retention, dtype: None, eject_others: placing.eject_others };
-        let (family, operations) = (manifest.family().to_owned(), source.operations(size)?);
-        let id = self.residency.load(manifest, plan.clone(), options)?;
-        Ok(Loaded { id, plan, family, operations, working_bytes, patches: Vec::new() })
+            LoadOptions { retention, dtype: Some(planned.dtype), eject_others: placing.eject_others };
+        let family = manifest.family().to_owned();
+        let id = self.residency.load(manifest, planned.plan.clone(), options)?;
+        source.hold(self.residency.claim(id)?);
+        Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes })
     }
 
-    /// The network planned for more room than it was: loaded anew, or none if the plan stays the same.
-    fn planned_anew(&self, wanted: Wanted<'_>, known: &Loaded) -> Result<Option<Loaded>> {
-        let manifest = wanted.source.manifest(wanted.size)?;
-        let element_bytes = self.element_bytes(wanted.source)?;
-        let working_bytes = wanted.source.working_bytes(wanted.size, element_bytes);
-        let activations = wanted.source.activation_bytes(wanted.size, element_bytes);
-        let plan = self.plan(wanted.source, &manifest, working_bytes, activations)?;
-        if plan.blocks == known.plan.blocks && plan.ring == known.plan.ring {
-            return Ok(None);
+    /// The retention of what was registered of the same file and role before.
+    fn earlier_retention(&self, source: &Source) -> Option<Retention> {
+        let others = self.others(source);
+        others.iter().filter_map(|id| self.residency.retention(*id).ok()).max_by_key(|it| *it == Retention::Keep)
+    }
+
+    /// What else is registered of the same file and role leaves as soon as nothing refers to it.
+    fn supersede_others(&self, source: &Source) {
+        for id in self.others(source) {
+            self.residency.supersede(id);
         }
-        self.residency.unload(known.id)?;
-        self.load(wanted.source, wanted.size, 0).map(Some)
+        let residency = &self.residency;
+        let gone = |slot: &Slot| {
+            // A slot that somebody holds is in use.
+            let Ok(loaded) = slot.try_lock() else { return false };
+            loaded.as_ref().is_none_or(|known| !residency.contains(known.id))
+        };
+        self.loaded().retain(|_, slot| Arc::strong_count(slot) > 1 || !gone(slot));
     }
 
-    fn plan(&self, source: &Source, manifest: &Manifest, working: u64, activations: u64) -> Result<Plan> {
-        let speed = self.stats.speed(source.placing.compute);
-        let compute = source.placing.compute;
-        let mut request = Residency::plan_request(manifest, compute, self.device_specs(), |operations| {
-            operations as f64 / speed
-        });
-        request.allocation = source.placing.allocation.clone();
-        request.overfull = Overfull::Trim;
-        let workspace = self.devices.get(compute)?.workspace_bytes();
-        request.working_bytes = working.saturating_add(workspace);
-        request.activation_bytes = activations;
-        Ok(placement::plan(&request)?)
-    }
-
-    /// Every device, with what is free on it or would be if no other model had copies there.
-    fn device_specs(&self) -> Vec<DeviceSpec> {
-        let models = self.residency.models();
-        let held = |id: DeviceId| -> u64 {
-            let here = models.iter().flat_map(|model| &model.bytes).filter(|(device, _)| *device == id);
-            here.map(|(_, bytes)| bytes).sum()
-        };
-        let spec = |device: &Device| {
-            let report = device.ledger().report();
-            DeviceSpec {
-                id: device.id(),
-                total_bytes: report.budget,
-                available_bytes: report.available().saturating_add(held(device.id())).min(report.budget),
-                link_bytes_per_s: NOMINAL_LINK,
-                compute_factor: 1.0,
-                reaches: Vec::new(),
-            }
-        };
-        self.devices.iter().map(spec).collect()
+    /// The other registrations of a network: with another allocation, device or precision, or of a file that was
+    /// replaced.
+    fn others(&self, source: &Source) -> Vec<ModelId> {
+        let own = LoadKey::of(source);
+        let loaded = self.loaded();
+        let same = loaded.iter().filter(|(key, _)| **key != own && key.is_of(&own.identity));
+        // A slot that somebody holds is in use, and is looked at when its loader runs next.
+        same.filter_map(|(_, slot)| slot.try_lock().ok()?.as_ref().map(|known| known.id)).collect()
     }
 
     /// After a device ran out of memory: others leave it, and a network that is placed automatically is loaded
     /// with more room to work in.
     fn make_room(&self, wanted: Wanted<'_>, short: &OutOfMemory) -> Result<()> {
-        let mut loaded = self.loaded();
-        let key = LoadKey::of(wanted.source);
-        let known = loaded.remove(&key).filter(|known| self.is_loaded(known.id));
+        let slot = self.slot(&LoadKey::of(wanted.source));
+        let mut loaded = lock(&slot);
+        let known = loaded.take().filter(|known| self.residency.contains(known.id));
         self.residency.evict_from(short.device, known.as_ref().map(|known| known.id));
         self.devices.trim()?;
         let Some(known) = known else { return Ok(()) };
         if !is_automatic(wanted.source) {
-            loaded.insert(key, known);
+            *loaded = Some(known);
             return Ok(());
         }
+        let retention = self.residency.retention(known.id)?;
         self.residency.unload(known.id)?;
-        let more = short.wanted.saturating_sub(short.available).max(known.working_bytes / 4);
-        loaded.insert(key, self.load(wanted.source, wanted.size, more)?);
+        let more_bytes =
+            short.wanted.saturating_sub(short.available).max(known.planned.working_bytes() / 4);
+        let demand = Demand { work: Some(wanted.work), patch_bytes: known.patch_bytes, more_bytes };
+        let planned = self.plan(wanted.source, demand)?;
+        let new = self.load(wanted.source, planned, known.patch_bytes)?;
+        self.residency.set_retention(new.id, retention)?;
+        *loaded = Some(new);
         Ok(())
     }
 
-    fn element_bytes(&self, source: &Source) -> Result<usize> {
-        Ok(Lane::preferred(self.devices.get(source.placing.compute)?)?.dtype().bytes())
+    /// Bytes that patches keep on the compute device.
+    fn patch_bytes(&self, source: &Source, set: &PatchSet) -> Result<u64> {
+        if set.is_empty() {
+            return Ok(0);
+        }
+        Ok(set.device_bytes(self.activations_of(source)?))
     }
 
-    fn is_loaded(&self, id: ModelId) -> bool {
-        self.residency.models().iter().any(|model| model.id == id)
+    fn slot(&self, key: &LoadKey) -> Slot {
+        Arc::clone(self.loaded().entry(key.clone()).or_default())
     }
 
     fn loaded(&self) -> MutexGuard<'_, LoadedModels> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.loaded)
+    }
+}
+
+impl Identity {
+    pub(super) fn of(source: &Source) -> Identity {
+        Identity {
+            file: source.file.path().to_owned(),
+            prefix: source.prefix.clone(),
+            modified: source.modified,
+            cast: source.cast,
+        }
     }
 }
 
 impl LoadKey {
     fn of(source: &Source) -> LoadKey {
         LoadKey {
-            file: source.file.path().to_owned(),
-            modified: source.modified,
-            prefix: source.prefix.clone(),
-            cast: source.cast,
+            identity: Identity::of(source),
             compute: source.placing.compute,
             allocation: source.placing.allocation.as_str().to_owned(),
         }
     }
+
+    /// Whether it is of the same network of the same file, however it was loaded and whatever the file held then.
+    fn is_of(&self, identity: &Identity) -> bool {
+        (&self.identity.file, &self.identity.prefix) == (&identity.file, &identity.prefix)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_automatic(source: &Source) -> bool {

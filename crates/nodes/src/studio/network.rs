@@ -1,25 +1,20 @@
 //! What a handle stands for: one network of a file, and how it is to be loaded.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use checkpoint::Checkpoint;
-use meta::{DeviceId, Shape};
+use meta::{DType, DeviceId, Shape};
 use models::detect::{Detected, Family, FluxVariant, Part, Role};
 use models::diffusion::flux::Flux;
 use models::text::{TextEncoder, TextTokenizer};
 use models::vae::kl::Kl;
 use models::vision::florence2::{Florence2, Florence2Tokenizer, Rules, Settings};
 use placement::AllocationText;
-use residency::{Manifest, Retention};
+use residency::{Manifest, ModelClaim, Retention};
 
-use super::{Cast, WorkSize};
+use super::Cast;
 use crate::{Error, Result};
-
-/// What the text encoders work in: a prompt is short, and so are its activations.
-const TEXT_WORKING_BYTES: u64 = 64 << 20;
-/// The tokens of a prompt that its encoder's time is predicted for.
-const USUAL_TOKENS: usize = 256;
 
 /// Where a network is put, and whether it stays.
 #[derive(Clone, Debug)]
@@ -59,6 +54,36 @@ pub(crate) enum Network {
     Florence2(Box<Captioner>),
 }
 
+impl Network {
+    /// What it is, for people.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Network::Flux(..) => "a diffusion model",
+            Network::Text(_) => "a text encoder",
+            Network::Kl(_) => "an autoencoder",
+            Network::Florence2(_) => "a vision model",
+        }
+    }
+
+    /// Pixels along one side of a latent value.
+    pub(crate) fn pixels_per_value(&self) -> usize {
+        match self {
+            Network::Kl(kl) => kl.config().factor(),
+            Network::Flux(..) | Network::Text(_) | Network::Florence2(_) => 8,
+        }
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    pub(crate) fn activations(&self) -> &'static [DType] {
+        match self {
+            Network::Flux(flux, _) => flux.activations(),
+            Network::Text(text) => text.0.activations(),
+            Network::Kl(kl) => kl.activations(),
+            Network::Florence2(captioner) => captioner.model.activations(),
+        }
+    }
+}
+
 /// A model that describes pictures, with what else it needs to write.
 #[derive(Clone, Debug)]
 pub(crate) struct Captioner {
@@ -79,6 +104,8 @@ pub(crate) struct Source {
     /// When the file was last changed: a changed file is another model.
     pub(crate) modified: Option<SystemTime>,
     weights: OnceLock<Vec<(String, Shape)>>,
+    /// Keeps what it is registered as from being superseded away.
+    claim: Mutex<Option<ModelClaim>>,
 }
 
 impl Source {
@@ -150,6 +177,7 @@ impl Source {
             placing,
             modified: super::modified(file.path()),
             weights: OnceLock::new(),
+            claim: Mutex::default(),
         }
     }
 
@@ -160,56 +188,22 @@ impl Source {
             .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// What the network needs, of its file as it is or as it is cast. The size says how long blocks take.
-    pub(crate) fn manifest(&self, size: WorkSize) -> Result<Manifest> {
+    /// Holds the registration that it was loaded as, for as long as somebody holds the handle.
+    pub(super) fn hold(&self, claim: ModelClaim) {
+        *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
+    }
+
+    /// What the network needs of its file.
+    pub(crate) fn manifest(&self) -> Result<Manifest> {
+        let manifest = match &self.network {
+            Network::Flux(flux, _) => flux.manifest(&self.file)?,
+            Network::Text(text) => text.0.manifest(&self.file)?,
+            Network::Kl(kl) => kl.manifest(&self.file)?,
+            Network::Florence2(captioner) => captioner.model.manifest(&self.file)?,
+        };
         match self.cast {
-            Some(cast) => self.manifest_of(&*cast.apply(&self.file)?, size),
-            None => self.manifest_of(&self.file, size),
-        }
-    }
-
-    fn manifest_of(&self, file: &Checkpoint, size: WorkSize) -> Result<Manifest> {
-        Ok(match &self.network {
-            Network::Flux(flux, _) => {
-                flux.manifest(file, flux.tokens(size.batch, size.height, size.width, size.text))?
-            }
-            Network::Text(text) => text.0.manifest(file, USUAL_TOKENS)?,
-            Network::Kl(kl) => kl.manifest(file, size.height * PIXELS, size.width * PIXELS)?,
-            Network::Florence2(captioner) => captioner.model.manifest(file)?,
-        })
-    }
-
-    /// Operations of one evaluation at a size.
-    pub(crate) fn operations(&self, size: WorkSize) -> Result<u64> {
-        let manifest = self.manifest_of(&self.file, size)?;
-        Ok(manifest.blocks().iter().fold(0, |sum: u64, block| sum.saturating_add(block.flops)))
-    }
-
-    /// Bytes to work in at a size, with elements of this many bytes.
-    pub(crate) fn working_bytes(&self, size: WorkSize, element_bytes: usize) -> u64 {
-        match &self.network {
-            Network::Flux(flux, _) => {
-                let tokens = flux.tokens(size.batch, size.height, size.width, size.text);
-                flux.working_bytes(tokens, element_bytes)
-            }
-            Network::Text(_) => TEXT_WORKING_BYTES,
-            // It works in tiles where a whole picture has no room.
-            Network::Kl(kl) => {
-                kl.working_bytes(size.height.min(64) * PIXELS, size.width.min(64) * PIXELS, element_bytes)
-            }
-            Network::Florence2(captioner) => captioner.model.working_bytes(element_bytes),
-        }
-    }
-
-    /// Bytes that move when the next block computes on another device.
-    pub(crate) fn activation_bytes(&self, size: WorkSize, element_bytes: usize) -> u64 {
-        match &self.network {
-            Network::Flux(flux, _) => {
-                let tokens = flux.tokens(size.batch, size.height, size.width, size.text);
-                flux.activation_bytes(tokens, element_bytes)
-            }
-            Network::Text(text) => (text.0.width() * USUAL_TOKENS * element_bytes) as u64,
-            Network::Kl(_) | Network::Florence2(_) => 0,
+            Some(cast) => Ok(manifest.kept_as(cast)?),
+            None => Ok(manifest),
         }
     }
 
@@ -218,15 +212,11 @@ impl Source {
         if let Some(weights) = self.weights.get() {
             return Ok(weights);
         }
-        // Casting changes neither names nor shapes.
-        let manifest = self.manifest_of(&self.file, WorkSize::USUAL)?;
+        let manifest = self.manifest()?;
         let weights = manifest.weights().iter().map(|weight| (weight.name.clone(), weight.shape)).collect();
         Ok(self.weights.get_or_init(|| weights))
     }
 }
-
-/// Pixels along one side of a latent value.
-const PIXELS: usize = 8;
 
 fn not_yet(found: &Detected, part: &Part, known: &str) -> Error {
     Error::Told(format!("{} is {part}, which cannot be run yet; what can is {known}", found.file))

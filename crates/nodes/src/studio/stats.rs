@@ -1,13 +1,21 @@
-//! What steps took: predicted and measured, by model.
+//! What steps took: predicted and measured, by model; and what is learnt from it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meta::DeviceId;
-use residency::{ModelId, StreamStats};
+use placement::{BlockMode, MachineProfile, Plan};
+use residency::{BlockProfile, ModelId, StepProfile, StreamStats};
 
-/// What evaluations of a model took in its last run.
+use super::Studio;
+use super::measuring;
+use super::planning::Planned;
+
+/// Steps of a run whose times are kept, the latest.
+const STEPS_KEPT: usize = 1000;
+
+/// What the steps of a model took in its last run. A step evaluates all of its conditionings at once.
 #[derive(Clone, Debug)]
 pub struct ModelStats {
     /// The loaded model.
@@ -18,13 +26,13 @@ pub struct ModelStats {
     pub family: String,
     /// Where it computes.
     pub compute: DeviceId,
-    /// Seconds that one evaluation was predicted to take.
+    /// Seconds that one step was predicted to take.
     pub predicted_s: f64,
-    /// Seconds that one took, the mean over the last run.
+    /// Seconds that one took, the median of the last run.
     pub measured_s: f64,
     /// Seconds that the last one took.
     pub last_s: f64,
-    /// Evaluations of the last run.
+    /// Steps of the last run.
     pub evaluations: u64,
     /// Bytes that were streamed to the compute device in the last run.
     pub bytes_streamed: u64,
@@ -34,58 +42,154 @@ pub struct ModelStats {
     pub stalled: Duration,
 }
 
-/// The table, and how fast devices turned out to be.
+impl ModelStats {
+    /// A run that begins under a plan.
+    pub(super) fn new(id: ModelId, name: String, family: String, plan: &Plan) -> ModelStats {
+        ModelStats {
+            id,
+            name,
+            family,
+            compute: plan.compute,
+            predicted_s: plan.prediction.seconds_per_step,
+            measured_s: 0.0,
+            last_s: 0.0,
+            evaluations: 0,
+            bytes_streamed: 0,
+            stalls: 0,
+            stalled: Duration::ZERO,
+        }
+    }
+}
+
+/// The table of all models that ran.
 #[derive(Debug, Default)]
 pub(super) struct StatsTable {
-    inner: Mutex<Inner>,
+    models: Mutex<BTreeMap<ModelId, Run>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    models: BTreeMap<ModelId, ModelStats>,
-    operations_per_s: BTreeMap<DeviceId, f64>,
+#[derive(Debug)]
+struct Run {
+    stats: ModelStats,
+    /// The latest steps.
+    seconds: Vec<f64>,
 }
-
-/// Operations per second of a device of which nothing is known yet.
-const NOMINAL_SPEED: f64 = 1e12;
 
 impl StatsTable {
     pub(super) fn list(&self) -> Vec<ModelStats> {
-        self.lock().models.values().cloned().collect()
-    }
-
-    /// Operations per second to predict times with.
-    pub(super) fn speed(&self, device: DeviceId) -> f64 {
-        self.lock().operations_per_s.get(&device).copied().unwrap_or(NOMINAL_SPEED)
+        self.lock().values().map(|run| run.stats.clone()).collect()
     }
 
     /// A run begins: what is known of earlier ones goes.
     pub(super) fn begin(&self, stats: ModelStats) {
-        self.lock().models.insert(stats.id, stats);
+        self.lock().insert(stats.id, Run { stats, seconds: Vec::new() });
     }
 
-    /// One evaluation took so long, and since the run began so much was streamed.
+    /// One step took so long, and since the run began so much was streamed.
     pub(super) fn evaluated(&self, id: ModelId, seconds: f64, streamed: StreamStats) {
-        let mut inner = self.lock();
-        let Some(stats) = inner.models.get_mut(&id) else { return };
-        let before = stats.evaluations as f64;
-        stats.measured_s = (stats.measured_s * before + seconds) / (before + 1.0);
-        stats.last_s = seconds;
-        stats.evaluations += 1;
-        stats.bytes_streamed = streamed.bytes;
-        stats.stalls = streamed.stalls;
-        stats.stalled = streamed.stalled;
+        let mut models = self.lock();
+        let Some(run) = models.get_mut(&id) else { return };
+        if run.seconds.len() == STEPS_KEPT {
+            run.seconds.remove(0);
+        }
+        run.seconds.push(seconds);
+        run.stats.measured_s = median(&run.seconds);
+        run.stats.last_s = seconds;
+        run.stats.evaluations += 1;
+        run.stats.bytes_streamed = streamed.bytes;
+        run.stats.stalls = streamed.stalls;
+        run.stats.stalled = streamed.stalled;
     }
 
-    /// So many operations took so long with no copies to wait for: the next plan knows.
-    pub(super) fn learn(&self, device: DeviceId, operations: u64, seconds: f64) {
-        if operations > 0 && seconds > 0.0 {
-            self.lock().operations_per_s.insert(device, operations as f64 / seconds);
+    /// The median step of a model's last run, if it has made one.
+    pub(super) fn measured_s(&self, id: ModelId) -> Option<f64> {
+        self.lock().get(&id).filter(|run| !run.seconds.is_empty()).map(|run| run.stats.measured_s)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, Run>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Studio {
+    /// Lets the times of a run that ended refine what is known of the machine, whatever was resident or streamed.
+    pub(super) fn learn_from(&self, id: ModelId, planned: &Planned) {
+        let Some(step) = self.residency.profile(id) else { return };
+        let whole_s = self.stats.measured_s(id);
+        let identities: BTreeMap<DeviceId, String> =
+            self.devices.iter().map(|device| (device.id(), measuring::identity(device))).collect();
+        self.profile.learn(|profile| {
+            for (device, identity) in &identities {
+                learn_computing(profile, (*device, identity), planned, &step);
+            }
+            learn_copies(profile, planned, &step, &identities);
+            let identity = identities.get(&planned.plan.compute);
+            if let (Some(whole_s), Some(identity)) = (whole_s, identity) {
+                let outside_s = (whole_s - step.seconds).max(0.0);
+                profile.device_mut(planned.plan.compute, identity).learn_outside(&planned.workload, outside_s);
+            }
+        });
+    }
+}
+
+/// What a device's blocks took beside what they were predicted to take. A block that had to wait for activations of
+/// another device says less, and counts only where there is no other.
+fn learn_computing(
+    profile: &mut MachineProfile,
+    (device, identity): (DeviceId, &str),
+    planned: &Planned,
+    step: &StepProfile,
+) {
+    let Some(footprint) = planned.footprints.get(&device) else { return };
+    let mut before = planned.plan.compute;
+    let mut here: Vec<(bool, &BlockProfile)> = Vec::new();
+    for block in &step.blocks {
+        if block.device == device {
+            here.push((before == device, block));
+        }
+        before = block.device;
+    }
+    let settled = here.iter().any(|(settled, _)| *settled);
+    let counted = || here.iter().filter(|(is_settled, _)| *is_settled || !settled).map(|(_, block)| block);
+    let measured_s: f64 = counted().map(|block| block.compute).sum();
+    let predicted_s: f64 = counted().filter_map(|block| footprint.block_seconds.get(block.block)).sum();
+    profile.device_mut(device, identity).learn(&planned.workload, predicted_s, measured_s);
+}
+
+/// What the copies of streamed blocks say of the links they came over.
+fn learn_copies(
+    profile: &mut MachineProfile,
+    planned: &Planned,
+    step: &StepProfile,
+    identities: &BTreeMap<DeviceId, String>,
+) {
+    let mut by_home: BTreeMap<DeviceId, (u64, f64)> = BTreeMap::new();
+    for block in &step.blocks {
+        let Some(plan) = planned.plan.blocks.get(block.block) else { continue };
+        if let (Some(copy), BlockMode::Streamed) = (&block.copy, plan.mode) {
+            let sum = by_home.entry(plan.home).or_default();
+            *sum = (sum.0 + copy.bytes, sum.1 + copy.seconds);
         }
     }
+    let compute = planned.plan.compute;
+    for (home, (bytes, seconds)) in by_home {
+        if home == DeviceId::CPU {
+            if let Some(identity) = identities.get(&compute) {
+                profile.device_mut(compute, identity).learn_link(bytes, seconds);
+            }
+        } else {
+            profile.learn_peer(home, compute, bytes, seconds);
+        }
+    }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        even if even % 2 == 0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
     }
 }
 
@@ -94,30 +198,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evaluations_are_averaged_and_speeds_are_learnt() {
+    fn the_median_step_counts_and_a_new_run_forgets_the_last() {
         let table = StatsTable::default();
         let id = ModelId(1);
-        table.begin(ModelStats {
+        let begin = || ModelStats {
             id,
             name: "a".into(),
-            family: "FLUX.1".into(),
+            family: "b".into(),
             compute: DeviceId::CPU,
-            predicted_s: 2.0,
+            predicted_s: 0.5,
             measured_s: 0.0,
             last_s: 0.0,
             evaluations: 0,
             bytes_streamed: 0,
             stalls: 0,
             stalled: Duration::ZERO,
-        });
-        for seconds in [1.0, 3.0] {
-            table.evaluated(id, seconds, StreamStats { bytes: 10, ..StreamStats::default() });
+        };
+        table.begin(begin());
+        assert_eq!(table.measured_s(id), None);
+        for seconds in [9.0, 1.0, 3.0] {
+            table.evaluated(id, seconds, StreamStats::default());
         }
         let stats = &table.list()[0];
-        assert_eq!((stats.measured_s, stats.last_s, stats.evaluations), (2.0, 3.0, 2));
-        assert_eq!(stats.bytes_streamed, 10);
-        assert_eq!(table.speed(DeviceId::CPU), NOMINAL_SPEED);
-        table.learn(DeviceId::CPU, 100, 2.0);
-        assert_eq!(table.speed(DeviceId::CPU), 50.0);
+        assert_eq!((stats.measured_s, stats.last_s, stats.evaluations), (3.0, 3.0, 3));
+        table.begin(begin());
+        table.evaluated(id, 2.0, StreamStats { bytes: 7, ..StreamStats::default() });
+        assert_eq!(table.measured_s(id), Some(2.0));
+        assert_eq!(table.list()[0].bytes_streamed, 7);
     }
 }

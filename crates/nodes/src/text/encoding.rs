@@ -11,7 +11,7 @@ use residency::Cancel;
 use tensor::Tensor;
 
 use super::embeddings::EmbeddingFiles;
-use crate::studio::{Clip, ClipKind, Network, Source, Studio, Wanted, WorkSize, kind_of};
+use crate::studio::{Clip, ClipKind, Network, Source, Studio, Wanted, Work, kind_of};
 use crate::value::{Array, Entry};
 use crate::{Error, Result};
 
@@ -116,8 +116,8 @@ impl Job<'_> {
         for name in &tokens.missing {
             tracing::warn!("there is no embedding {name} for {}; it is left out", source.name());
         }
-        let wanted =
-            Wanted { source, beside: &self.clip.encoders, loras: &self.clip.loras, size: WorkSize::USUAL };
+        let work = Work::text(&tokens);
+        let wanted = Wanted { source, beside: &self.clip.encoders, loras: &self.clip.loras, work: &work };
         let cancel = Cancel::from(Arc::clone(&self.call.job.cancel));
         self.studio.with_session(wanted, &cancel, |opened| {
             let vectors = files.tensors(&tokens, opened.session.lane()?)?;

@@ -13,7 +13,7 @@ use models::detect::{Family, Role};
 use models::text::{EncodeOptions, Layer, PromptOptions, TextEncoder};
 use residency::Cancel;
 
-use crate::studio::{Network, Placing, Source, Wanted, WorkSize, class};
+use crate::studio::{Network, Placing, Source, Wanted, Work, class};
 use crate::value::{Array, Conditioning, Entry};
 use crate::{Error, Result, Studio};
 
@@ -50,7 +50,8 @@ fn encode_nothing(studio: &Studio, call: &Call) -> Result<Array, Failure> {
     let has_all = matches!(encoder, TextEncoder::Clip(clip) if clip.config().layers >= LAYERS);
     let layer = if has_all { Layer::Skip(2) } else { Layer::Last };
     let tokens = tokenizer.tokenize("", PromptOptions::default());
-    let wanted = Wanted { source: &source, beside: &[], loras: &[], size: WorkSize::USUAL };
+    let work = Work::text(&tokens);
+    let wanted = Wanted { source: &source, beside: &[], loras: &[], work: &work };
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
     let array = studio.with_session(wanted, &cancel, |opened| {
         let options = EncodeOptions { layer, ..EncodeOptions::default() };

@@ -243,8 +243,10 @@ fn planning_schemas() -> Value {
         ("virtual_vram_gb", number),
         ("donor", text.clone()),
         ("compute", text.clone()),
-        ("rows", whole.clone()),
-        ("working_bytes", whole.clone()),
+        ("size", text.clone()),
+        ("frames", whole.clone()),
+        ("batch", whole.clone()),
+        ("cfg", json!({ "type": "boolean" })),
     ]);
     question["required"] = json!(["file"]);
     let maybe_text = json!({ "type": ["string", "null"] });

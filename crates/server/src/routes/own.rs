@@ -19,7 +19,7 @@ use serde_json::json;
 use super::{ask, openapi};
 use crate::app::App;
 use crate::hub::Hub;
-use crate::plan::{PlanFault, PlanQuestion};
+use crate::plan::PlanQuestion;
 use crate::shapes::{DeviceShape, FolderShape, ModelShape};
 use crate::stats::{JOBS, JobStats, RunningJob, Totals};
 use crate::wire::query::Asked;
@@ -213,17 +213,13 @@ async fn plan(
     let question: PlanQuestion = serde_json::from_slice(&body).map_err(|error| {
         reply::error(StatusCode::BAD_REQUEST, &format!("the question cannot be read: {error}"))
     })?;
-    let planner = app.config.planner.clone();
-    let planner =
-        planner.ok_or_else(|| reply::error(StatusCode::NOT_IMPLEMENTED, "this server makes no plans"))?;
     ask(&app, move |engine| {
         let studio = engine.studio();
         let Some(file) = question.find(&studio.folders) else {
             let text = format!("no model folder has a file {:?}", question.file);
             return reply::error(StatusCode::NOT_FOUND, &text);
         };
-        let opened = studio.open_file(&file).map_err(|error| PlanFault::told(error.to_string()));
-        match opened.and_then(|checkpoint| planner.plan(&checkpoint, &question)) {
+        match question.answer(studio, &file) {
             Ok(plan) => reply::json(&plan),
             Err(fault) => reply::json_with(fault_status, &fault.shape(&studio.devices)),
         }

@@ -1,28 +1,12 @@
 //! Our own routes, and those that say what this server is.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use checkpoint::Checkpoint;
 use nodes::Folders;
-use placement::{AllocationText, Plan, PlanError};
 use serde_json::json;
-use server::{PlanFault, PlanQuestion, Planner};
 
 use super::classes::{config, start, start_in, start_with};
 use super::client::{get, post, request, show, submit};
-
-/// Reads the allocation and goes no further.
-struct Refuses;
-
-impl Planner for Refuses {
-    fn plan(&self, _: &Checkpoint, question: &PlanQuestion) -> Result<Plan, PlanFault> {
-        let devices = [meta::DeviceId::CPU];
-        let read = AllocationText::parse_for(question.alloc.as_deref().unwrap_or_default(), &devices);
-        read.map_err(PlanError::Allocation)?;
-        Err(PlanFault::told("no"))
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_machine_is_shown() {
@@ -44,15 +28,13 @@ async fn the_machine_is_shown() {
     assert_eq!(request(&server, "DELETE /gantry/models/x", &host, b"").await.status, 404);
     assert_eq!(get(&server, "/gantry/snapshots").await.json(), json!({ "snapshots": [] }));
     assert_eq!(get(&server, "/gantry/openapi.json").await.json()["openapi"], "3.1.0");
-    assert_eq!(post(&server, "/gantry/plan", &json!({ "file": "a" })).await.status, 501);
+    assert_eq!(post(&server, "/gantry/plan", &json!({ "file": "a" })).await.status, 404);
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plans_are_made_only_for_files_in_model_folders() {
-    let mut planning = config();
-    planning.planner = Some(Arc::new(Refuses));
-    let server = start_with(planning).await;
+    let server = start().await;
     for file in ["/etc/passwd", "../../etc/passwd", "none.safetensors"] {
         assert_eq!(post(&server, "/gantry/plan", &json!({ "file": file })).await.status, 404, "{file}");
     }
@@ -109,9 +91,7 @@ async fn a_wrong_allocation_is_told_with_its_place() {
     std::fs::create_dir_all(&models).unwrap();
     // The smallest safetensors file: a header without entries.
     std::fs::write(models.join("a.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
-    let mut planning = config();
-    planning.planner = Some(Arc::new(Refuses));
-    let server = start_in(planning, Folders::at(folder.path())).await;
+    let server = start_in(config(), Folders::at(folder.path())).await;
 
     let files = get(&server, "/gantry/files").await.json();
     assert_eq!(files["folders"][0]["folder"], "diffusion_models");
@@ -119,20 +99,24 @@ async fn a_wrong_allocation_is_told_with_its_place() {
     let place = files["folders"][0]["places"][0].as_str().unwrap();
     assert!(place.contains("models"), "where such files belong: {place}");
 
-    let question = json!({ "file": "a.safetensors", "alloc": "cpu,1gb;cuda:7,*" });
+    let question = json!({ "file": "a.safetensors", "alloc": "null:0,1gb;cuda:7,*" });
     let answer = post(&server, "/gantry/plan", &question).await;
     assert_eq!(answer.status, 422);
     let fault = answer.json();
-    assert_eq!(fault["place"]["text"], "cpu,1gb;cuda:7,*");
-    assert_eq!((&fault["place"]["start"], &fault["place"]["end"]), (&json!(8), &json!(14)));
+    assert_eq!(fault["place"]["text"], "null:0,1gb;cuda:7,*");
+    assert_eq!((&fault["place"]["start"], &fault["place"]["end"]), (&json!(11), &json!(17)));
     assert_eq!(fault["place"]["problem"], "there is no device cuda:7 here");
-    assert_eq!(fault["place"]["hint"], "available: cpu");
+    assert_eq!(fault["place"]["hint"], "available: null:0");
     assert_eq!(fault["available"], json!([{ "device": "null:0", "bytes": 1 << 30 }]));
     assert!(fault["error"].as_str().unwrap().contains("^^^^^^ there is no device cuda:7"));
     let while_typing = post(&server, "/gantry/plan?faults=200", &question).await;
     assert_eq!((while_typing.status, while_typing.json()), (200, fault));
-    let other = post(&server, "/gantry/plan", &json!({ "file": "a.safetensors" })).await;
-    assert_eq!((other.status, other.json()["error"].as_str()), (422, Some("no")));
+    // A file without a model, and a size that is none.
+    let empty = post(&server, "/gantry/plan", &json!({ "file": "a.safetensors" })).await;
+    assert_eq!(empty.status, 422);
+    assert!(empty.json()["error"].as_str().unwrap().contains("a.safetensors"), "{}", empty.json());
+    let sizes = post(&server, "/gantry/plan", &json!({ "file": "a.safetensors", "size": "large" })).await;
+    assert!(sizes.json()["error"].as_str().unwrap().contains("such as 1024x768"), "{}", sizes.json());
     server.stop().await;
 }
 

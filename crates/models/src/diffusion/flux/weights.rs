@@ -1,5 +1,5 @@
 //! What a FLUX model needs of its file, block by block in order of use, with the shape that every tensor must
-//! have and the operations that a block takes.
+//! have.
 
 use residency::{Manifest, WeightSpec};
 
@@ -7,32 +7,20 @@ use super::{Config, PATCH, TIME_VALUES};
 use crate::Result;
 use crate::claims::Claims;
 
-/// How many tokens an evaluation has; more take longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tokens {
-    /// Items evaluated together.
-    pub batch: usize,
-    /// Tokens of the image.
-    pub image: usize,
-    /// Tokens of the text.
-    pub text: usize,
-}
-
-pub(super) fn manifest(claims: &Claims<'_>, config: &Config, tokens: Tokens) -> Result<Manifest> {
+pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest> {
     let mut builder = Manifest::builder(claims.file(), super::config::FAMILY);
-    builder = builder.block("in", true, flops_at_the_ends(config, tokens), entrance(claims, config)?);
+    builder = builder.block("in", true, entrance(claims, config)?);
     for i in 0..config.double_blocks {
         let name = format!("double_blocks.{i}");
         let weights = double_block(claims, config, &name)?;
-        builder = builder.block(name, false, flops_of_double(config, tokens), weights);
+        builder = builder.block(name, false, weights);
     }
     for i in 0..config.single_blocks {
         let name = format!("single_blocks.{i}");
         let weights = single_block(claims, config, &name)?;
-        builder = builder.block(name, false, flops_of_single(config, tokens), weights);
+        builder = builder.block(name, false, weights);
     }
-    let exit = exit(claims, config)?;
-    Ok(builder.block("final_layer", true, flops_at_the_ends(config, tokens), exit).finish()?)
+    Ok(builder.block("final_layer", true, exit(claims, config)?).finish()?)
 }
 
 fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
@@ -81,42 +69,4 @@ fn exit(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
     let mut weights = claims.layer("final_layer.adaLN_modulation.1", &[2 * hidden, hidden])?;
     weights.extend(claims.layer("final_layer.linear", &[config.out_channels * PATCH * PATCH, hidden])?);
     Ok(weights)
-}
-
-/// Twice the products of one block's linear layers and of its attention.
-fn flops_of_double(config: &Config, tokens: Tokens) -> u64 {
-    let (h, m, l) = (config.hidden as u64, config.mlp as u64, (tokens.image + tokens.text) as u64);
-    let per_token = 4 * h * h + 2 * h * m;
-    tokens.batch as u64 * (2 * l * per_token + 4 * l * l * h + 2 * 12 * h * h)
-}
-
-fn flops_of_single(config: &Config, tokens: Tokens) -> u64 {
-    let (h, m, l) = (config.hidden as u64, config.mlp as u64, (tokens.image + tokens.text) as u64);
-    let per_token = h * (3 * h + m) + (h + m) * h;
-    tokens.batch as u64 * (2 * l * per_token + 4 * l * l * h + 2 * 3 * h * h)
-}
-
-/// The larger of the two ends, which are small beside the blocks.
-fn flops_at_the_ends(config: &Config, tokens: Tokens) -> u64 {
-    let image = tokens.image * config.in_channels * PATCH * PATCH;
-    let text = tokens.text * config.context_width;
-    2 * tokens.batch as u64 * config.hidden as u64 * (image + text) as u64
-}
-
-/// The most values that are alive at a time beside the weights. In a double block that is where queries, keys and
-/// values are turned, or in the feed-forward; in a single block in attention, whose result has its place beside
-/// that of the feed-forward already. Where weights are unpacked it may be in a single block's largest product, or,
-/// with few tokens, at the largest weight of all.
-pub(super) fn working_values(config: &Config, tokens: Tokens, unpacks: bool) -> u64 {
-    let (h, m) = (config.hidden as u64, config.mlp as u64);
-    let all = (tokens.batch * (tokens.image + tokens.text)) as u64;
-    let inputs =
-        (tokens.image * config.in_channels * PATCH * PATCH + tokens.text * config.context_width) as u64;
-    let mut blocks = all * (8 * h).max(7 * h + m);
-    if unpacks {
-        let product = all * (6 * h + m) + h * m.max(3 * h);
-        let largest = all * 2 * h + h * (6 * h).max(config.context_width as u64);
-        blocks = blocks.max(product).max(largest);
-    }
-    blocks + 2 * tokens.batch as u64 * inputs
 }

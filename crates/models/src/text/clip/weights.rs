@@ -69,21 +69,14 @@ pub(super) fn read_config(claims: &Claims<'_>, names: Names) -> Result<ClipConfi
     Ok(ClipConfig { vocabulary, positions, width, mlp, layers, activation })
 }
 
-pub(super) fn manifest(
-    claims: &Claims<'_>,
-    config: &ClipConfig,
-    names: Names,
-    tokens: usize,
-) -> Result<Manifest> {
-    let (width, mlp, tokens) = (config.width as u64, config.mlp as u64, tokens as u64);
-    let flops = tokens * (8 * width * width + 4 * width * mlp + 2 * tokens * width);
+pub(super) fn manifest(claims: &Claims<'_>, config: &ClipConfig, names: Names) -> Result<Manifest> {
     let tables = vec![
         renamed(claims.weight(names.outer(TOKENS), &[config.vocabulary, config.width])?, TOKENS),
         renamed(claims.weight(names.outer(POSITIONS), &[config.positions, config.width])?, POSITIONS),
     ];
-    let mut builder = Manifest::builder(claims.file(), FAMILY).block("embeddings", true, 0, tables);
+    let mut builder = Manifest::builder(claims.file(), FAMILY).block("embeddings", true, tables);
     for i in 0..config.layers {
-        builder = builder.block(format!("layers.{i}"), false, flops, layer(claims, config, names, i)?);
+        builder = builder.block(format!("layers.{i}"), false, layer(claims, config, names, i)?);
     }
     let head = "text_model.final_layer_norm";
     let mut end = module(claims, names.outer(head), head, &[config.width])?;
@@ -91,7 +84,7 @@ pub(super) fn manifest(
     if let Some(name) = [PROJECTION, OPEN_PROJECTION].into_iter().find(|name| claims.find(name).is_some()) {
         end.push(claims.weight(name, &square)?);
     }
-    Ok(builder.block("head", true, 2 * width * width, end).finish()?)
+    Ok(builder.block("head", true, end).finish()?)
 }
 
 fn layer(claims: &Claims<'_>, config: &ClipConfig, names: Names, i: usize) -> Result<Vec<WeightSpec>> {

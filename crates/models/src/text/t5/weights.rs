@@ -61,24 +61,16 @@ pub(super) fn read_config(claims: &Claims<'_>, layout: Layout) -> Result<T5Confi
     Ok(T5Config { vocabulary, width, heads, inner, mlp, layers, buckets, own_positions })
 }
 
-pub(super) fn manifest(
-    claims: &Claims<'_>,
-    config: &T5Config,
-    layout: Layout,
-    tokens: usize,
-) -> Result<Manifest> {
-    let (width, inner, mlp, tokens) =
-        (config.width as u64, config.inner as u64, config.mlp as u64, tokens as u64);
-    let flops = tokens * (8 * width * inner + 6 * width * mlp + 4 * tokens * inner);
+pub(super) fn manifest(claims: &Claims<'_>, config: &T5Config, layout: Layout) -> Result<Manifest> {
     let table = claims.weight(tokens_name(claims), &[config.vocabulary, config.width])?;
     let table = WeightSpec { name: TOKENS.to_owned(), ..table };
-    let mut builder = Manifest::builder(claims.file(), FAMILY).block("embeddings", true, 0, vec![table]);
+    let mut builder = Manifest::builder(claims.file(), FAMILY).block("embeddings", true, vec![table]);
     for i in 0..config.layers {
-        builder = builder.block(format!("block.{i}"), false, flops, layer(claims, config, layout, i)?);
+        builder = builder.block(format!("block.{i}"), false, layer(claims, config, layout, i)?);
     }
     let last = if layout == Layout::Ggml { "enc.output_norm.weight" } else { LAST_NORM };
     let last = WeightSpec { name: LAST_NORM.to_owned(), ..claims.weight(last, &[config.width])? };
-    Ok(builder.block("head", true, 0, vec![last]).finish()?)
+    Ok(builder.block("head", true, vec![last]).finish()?)
 }
 
 fn layer(claims: &Claims<'_>, config: &T5Config, layout: Layout, i: usize) -> Result<Vec<WeightSpec>> {

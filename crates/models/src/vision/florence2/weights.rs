@@ -95,28 +95,19 @@ impl Names<'_> {
 pub(super) fn manifest(claims: &Claims<'_>, config: &Florence2Config, layout: Layout) -> Result<Manifest> {
     let names = Names { claims, layout };
     let mut builder = Manifest::builder(claims.file(), FAMILY);
-    let mut side = config.side as u64;
     for (number, stage) in config.stages.iter().enumerate() {
-        side = side.div_ceil(stage.stride as u64);
-        let (places, channels) = (side * side, stage.channels as u64);
-        let patch = (stage.kernel * stage.kernel * stage.channels_in) as u64;
-        let weights = entrance(&names, number, stage)?;
-        builder = builder.block(format!("stage.{number}"), false, 2 * places * patch * channels, weights);
-        let flops = 4 * places * channels * (4 * channels + 2 * stage.mlp as u64);
+        builder = builder.block(format!("stage.{number}"), false, entrance(&names, number, stage)?);
         for layer in 0..stage.depth {
             let weights = blocks(&names, (number, layer), stage)?;
-            builder = builder.block(format!("stage.{number}.{layer}"), false, flops, weights);
+            builder = builder.block(format!("stage.{number}.{layer}"), false, weights);
         }
     }
-    let tokens = side * side + 1;
-    builder = builder.block("projector", true, 0, projector(&names, config)?);
-    builder = builder.block("words", true, 0, word_tables(&names, config)?);
+    builder = builder.block("projector", true, projector(&names, config)?);
+    builder = builder.block("words", true, word_tables(&names, config)?);
     for (half, stack) in [(ENCODER, &config.encoder), (DECODER, &config.decoder)] {
-        let (width, mlp) = (config.width as u64, stack.mlp as u64);
-        let flops = 2 * tokens * width * (4 * width + 2 * mlp + 2 * tokens);
         for layer in 0..stack.layers {
             let weights = text_layer(&names, config.width, half, stack, layer)?;
-            builder = builder.block(format!("{half}.{layer}"), false, flops, weights);
+            builder = builder.block(format!("{half}.{layer}"), false, weights);
         }
     }
     Ok(builder.finish()?)

@@ -1,0 +1,272 @@
+//! Measures a device for a moment: its link, and how fast it does what models are made of. Every measurement starts small
+//! and grows until a call takes long enough to tell, so that slow devices do not keep anybody waiting.
+
+use std::time::{Duration, Instant};
+
+use device::{Buffer, Device, Span, StreamKind};
+use meta::{DType, DeviceId, Encoding};
+use placement::{DeviceProfile, SpeedPoint, WorkKind};
+use tensor::{ConvolutionShape, Lane, Mask, Tensor, Weight};
+
+use crate::Result;
+
+/// A call this long is measured well enough, and a larger one need not be tried.
+const LONG_ENOUGH: Duration = Duration::from_millis(15);
+/// Calls of one size; the shortest counts.
+const ROUNDS: usize = 3;
+/// Sides of the square matrices that are multiplied.
+const MATRIX_SIDES: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
+/// Numbers of tokens that attend to each other, in heads of [`HEAD`] values.
+const TOKENS: [usize; 4] = [128, 512, 2048, 4096];
+const HEADS: usize = 8;
+const HEAD: usize = 64;
+/// Sides of the pictures that are convolved, with [`CHANNELS`] channels and kernels of 3 by 3.
+const PICTURE_SIDES: [usize; 5] = [16, 32, 64, 128, 256];
+const CHANNELS: usize = 64;
+/// Values of a pass over memory.
+const PASS_VALUES: [usize; 4] = [1 << 16, 1 << 20, 1 << 23, 1 << 25];
+/// Small operations in a row, to tell what one costs by itself.
+const SMALL_OPERATIONS: usize = 64;
+/// The first copy tried; larger ones follow while a copy is short.
+const FIRST_COPY_BYTES: usize = 1 << 20;
+/// The largest copy tried.
+const LARGEST_COPY_BYTES: usize = 256 << 20;
+/// About what blocks hand to each other for a large picture.
+const HANDED_BYTES: usize = 28 << 20;
+/// How often they go there and back in one measurement of two accelerators.
+const ROUND_TRIPS: usize = 8;
+
+/// Bytes per second of copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    /// From pinned host memory.
+    pub pinned_to_device: f64,
+    /// From ordinary host memory.
+    pub pageable_to_device: f64,
+    /// To pinned host memory.
+    pub device_to_pinned: f64,
+}
+
+/// Who a device is: with another card or driver, what was measured is of no use.
+pub(super) fn identity(device: &Device) -> String {
+    let about = device.description();
+    format!("{}; {}", about.name, about.detail)
+}
+
+/// Everything that is to be known of a device.
+pub(super) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
+    let mut profile = DeviceProfile::new(identity(device));
+    if device.id() != DeviceId::CPU {
+        profile.link_bytes_per_s = Some(bandwidth(device, host)?.pinned_to_device);
+    }
+    let lane = Lane::preferred(device)?;
+    let room = device.ledger().report().available() / 4;
+    let mut add = |kind: WorkKind, dtype: DType, points: Vec<(f64, f64)>| {
+        let point = |(flops, seconds): (f64, f64)| SpeedPoint { kind, dtype, flops, flops_per_s: flops / seconds };
+        profile.speeds.extend(points.into_iter().map(point));
+    };
+    add(WorkKind::Product, lane.dtype(), products(&lane, room)?);
+    add(WorkKind::Attention, lane.dtype(), attentions(&lane, room)?);
+    add(WorkKind::Convolution, lane.dtype(), convolutions(&lane, room)?);
+    profile.memory_bytes_per_s = passes(&lane, room)?;
+    profile.launch_s = Some(small_operation(&lane)?);
+    Ok(profile)
+}
+
+/// Operations and seconds of products of growing size.
+fn products(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
+    let bytes = |side: &usize| (3 * side * side * lane.dtype().bytes()) as u64;
+    grow(MATRIX_SIDES.into_iter().take_while(|side| bytes(side) <= room), |side| {
+        let (x, weight) = (values(lane, [side, side])?, weight(lane, [side, side])?);
+        let seconds = shortest(lane, || Ok(drop(x.linear(&weight, None)?)))?;
+        Ok((2.0 * (side as f64).powi(3), seconds))
+    })
+}
+
+fn attentions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
+    let bytes = |tokens: &usize| (4 * tokens * HEADS * HEAD * lane.dtype().bytes()) as u64;
+    grow(TOKENS.into_iter().take_while(|tokens| bytes(tokens) <= room), |tokens| {
+        let x = values(lane, [1, HEADS, tokens, HEAD])?;
+        let seconds = shortest(lane, || Ok(drop(x.attention(&x, &x, &Mask::None, 0.125)?)))?;
+        Ok((4.0 * (tokens * tokens * HEADS * HEAD) as f64, seconds))
+    })
+}
+
+fn convolutions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
+    let bytes = |side: &usize| (2 * CHANNELS * side * side * lane.dtype().bytes() * 10) as u64;
+    grow(PICTURE_SIDES.into_iter().take_while(|side| bytes(side) <= room), |side| {
+        let (x, weight) = (values(lane, [1, CHANNELS, side, side])?, weight(lane, [CHANNELS, CHANNELS, 3, 3])?);
+        let shape = ConvolutionShape::uniform(2, 1, 1);
+        let seconds = shortest(lane, || Ok(drop(x.convolution(&weight, None, &shape)?)))?;
+        Ok((2.0 * (CHANNELS * CHANNELS * 9 * side * side) as f64, seconds))
+    })
+}
+
+/// Bytes per second of passes over memory; none where there is no room for one.
+fn passes(lane: &Lane, room: u64) -> Result<Option<f64>> {
+    let bytes = |count: &usize| (3 * count * lane.dtype().bytes()) as u64;
+    let points = grow(PASS_VALUES.into_iter().take_while(|count| bytes(count) <= room), |count| {
+        let x = lane.empty([count])?;
+        let seconds = shortest(lane, || Ok(drop(x.add(&x)?)))?;
+        // Two are read, though they are the same, and one is written.
+        Ok((bytes(&count) as f64, seconds))
+    })?;
+    Ok(points.last().map(|(bytes, seconds)| bytes / seconds))
+}
+
+/// Seconds of an operation that has next to nothing to do, where many follow each other.
+fn small_operation(lane: &Lane) -> Result<f64> {
+    let x = lane.empty([16])?;
+    let all = || (0..SMALL_OPERATIONS).try_for_each(|_| Ok(drop(x.add(&x)?)));
+    Ok(shortest(lane, all)? / SMALL_OPERATIONS as f64)
+}
+
+/// Measures larger and larger sizes until one is long enough.
+fn grow(
+    sizes: impl Iterator<Item = usize>,
+    measure: impl Fn(usize) -> Result<(f64, f64)>,
+) -> Result<Vec<(f64, f64)>> {
+    let mut points = Vec::new();
+    for size in sizes {
+        let (amount, seconds) = measure(size)?;
+        points.push((amount, seconds.max(1e-9)));
+        if seconds >= LONG_ENOUGH.as_secs_f64() {
+            break;
+        }
+    }
+    Ok(points)
+}
+
+/// The shortest of a few calls, by the device's own clock where it has one. The first one prepares what is kept.
+fn shortest(lane: &Lane, call: impl Fn() -> Result<()>) -> Result<f64> {
+    let stream = lane.stream();
+    call()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        stream.synchronize()?;
+        let start = Instant::now();
+        let begin = stream.record_timed()?;
+        call()?;
+        let end = stream.record_timed()?;
+        stream.synchronize()?;
+        let outside = start.elapsed().as_secs_f64();
+        best = best.min(end.seconds_since(&begin)?.unwrap_or(outside));
+        if outside > LONG_ENOUGH.as_secs_f64() * 4.0 {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// Values that are no zeros: cards do those with less power, and so faster.
+fn values<const N: usize>(lane: &Lane, shape: [usize; N]) -> Result<Tensor> {
+    Ok(lane.tensor(shape, &noise(shape.iter().product()))?)
+}
+
+fn weight<const N: usize>(lane: &Lane, shape: [usize; N]) -> Result<Weight> {
+    let values = values(lane, shape)?;
+    debug_assert_eq!(Encoding::Plain(lane.dtype()), Encoding::Plain(values.dtype()));
+    Ok(Weight::new(values.operand().clone()))
+}
+
+/// Numbers between -1 and 1 without a pattern that matters here.
+fn noise(count: usize) -> Vec<f32> {
+    let mut state = 0x9e37_79b9_u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+/// Measures copies between a device and the host.
+///
+/// # Errors
+/// The device fails, or has no room for the smallest copy.
+pub fn bandwidth(device: &Device, host: &Device) -> device::Result<Bandwidth> {
+    let largest = LARGEST_COPY_BYTES.min((device.ledger().report().available() / 4) as usize);
+    let mut bytes = FIRST_COPY_BYTES.min(largest).max(1);
+    loop {
+        let there = device.allocate(bytes)?.whole();
+        let pinned = filled(&device.allocate_pinned(host, bytes)?, host)?;
+        let taken = copy_time(device, &there, &pinned)?;
+        if taken < LONG_ENOUGH / 3 && bytes * 4 <= largest {
+            bytes *= 4;
+            continue;
+        }
+        let pageable = filled(&host.allocate(bytes)?, host)?;
+        let rate = |taken: Duration| bytes as f64 / taken.as_secs_f64().max(1e-9);
+        return Ok(Bandwidth {
+            pinned_to_device: rate(taken.min(copy_time(device, &there, &pinned)?)),
+            pageable_to_device: rate(copy_time(device, &there, &pageable)?),
+            device_to_pinned: rate(copy_time(device, &pinned, &there)?),
+        });
+    }
+}
+
+/// Bytes per second between two accelerators, as activations move: to the other, which works on them, and back. What
+/// it takes the other to begin is part of it.
+///
+/// # Errors
+/// A device fails, or has no room.
+pub fn bandwidth_between(a: &Device, b: &Device) -> device::Result<f64> {
+    let room = |device: &Device| (device.ledger().report().available() / 8) as usize;
+    let mut bytes = HANDED_BYTES.min(room(a)).min(room(b)).max(1);
+    loop {
+        let best = round_trips(a, b, bytes)?;
+        // A slow link is measured with less, so that nobody waits.
+        if best > LONG_ENOUGH * 20 && bytes > FIRST_COPY_BYTES {
+            bytes = FIRST_COPY_BYTES;
+            continue;
+        }
+        return Ok((2 * ROUND_TRIPS * bytes) as f64 / best.as_secs_f64().max(1e-9));
+    }
+}
+
+fn round_trips(a: &Device, b: &Device, bytes: usize) -> device::Result<Duration> {
+    let (here, there) = (a.allocate(bytes)?.whole(), b.allocate(bytes)?.whole());
+    let (own_a, own_b) = (a.allocate(bytes)?.whole(), b.allocate(bytes)?.whole());
+    let (stream_a, stream_b) = (a.compute_stream()?, b.compute_stream()?);
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        for _ in 0..ROUND_TRIPS {
+            stream_b.wait(&stream_a.record()?)?;
+            stream_b.copy(&there, &here)?;
+            stream_b.copy(&own_b, &there)?;
+            stream_a.wait(&stream_b.record()?)?;
+            stream_a.copy(&here, &there)?;
+            stream_a.copy(&own_a, &here)?;
+        }
+        stream_a.synchronize()?;
+        best = best.min(start.elapsed());
+        if best > LONG_ENOUGH * 20 {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// Pages that were never written are not real yet.
+fn filled(buffer: &Buffer, host: &Device) -> device::Result<Span> {
+    let span = buffer.whole();
+    host.compute_stream()?.write(&span, &vec![1; span.len])?;
+    Ok(span)
+}
+
+/// The shortest of a few copies.
+fn copy_time(device: &Device, to: &Span, from: &Span) -> device::Result<Duration> {
+    let stream = device.open_stream(StreamKind::Copy)?;
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        stream.synchronize()?;
+        let start = Instant::now();
+        stream.copy(to, from)?;
+        stream.synchronize()?;
+        best = best.min(start.elapsed());
+        if best > LONG_ENOUGH * 4 {
+            break;
+        }
+    }
+    Ok(best)
+}

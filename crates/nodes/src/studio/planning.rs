@@ -1,0 +1,206 @@
+//! The one planner: every plan that is shown or carried out is made here, from what was measured of the machine and from
+//! a rehearsal of the work.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use device::Device;
+use meta::{DType, DeviceId};
+use placement::{DeviceSpec, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest, Prediction};
+use residency::{Manifest, Residency};
+use tensor::Lane;
+
+use super::footprint::Footprint;
+use super::profiling;
+use super::{Source, Studio, Work};
+use crate::Result;
+
+/// Sides of the tiles, in latent values, that are tried where a whole picture has no room.
+const TILES: [usize; 3] = [64, 32, 16];
+/// Rehearsals that are remembered; all are forgotten when there are more.
+const MOST_FOOTPRINTS: usize = 512;
+
+/// A plan with what it was made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) plan: Plan,
+    /// What it was made for: the work that was asked for, or the same in tiles.
+    pub(crate) work: Work,
+    /// The element type of activations.
+    pub(crate) dtype: DType,
+    /// What the work takes of each device that may compute, uncorrected by what was learnt.
+    pub(crate) footprints: HashMap<DeviceId, Arc<Footprint>>,
+    /// The name under which times are learnt.
+    pub(crate) workload: String,
+    request: PlanRequest,
+    outside_s: f64,
+}
+
+impl Planned {
+    /// Bytes to work in that the plan leaves on the compute device.
+    pub(crate) fn working_bytes(&self) -> u64 {
+        self.request.working_bytes
+    }
+
+    /// What a step would take under another plan for the same model, which is in force.
+    pub(crate) fn predict(&self, in_force: &Plan) -> Result<Prediction> {
+        let mut prediction = placement::predict(&self.request, in_force)?;
+        prediction.seconds_per_step += self.outside_s;
+        Ok(prediction)
+    }
+}
+
+/// What is asked of the planner besides the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand<'a> {
+    /// The work; none before any is known, when only the weights must find a place.
+    pub(crate) work: Option<&'a Work>,
+    /// Bytes on the compute device beside weights and activations: factors of patches.
+    pub(crate) patch_bytes: u64,
+    /// Room that a device turned out to need besides.
+    pub(crate) more_bytes: u64,
+}
+
+/// What a footprint is remembered by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FootprintKey {
+    identity: super::loading::Identity,
+    device: DeviceId,
+    dtype: DType,
+    work: Work,
+}
+
+impl Studio {
+    /// Where the blocks of a network go for this work. Work that can be done in tiles is, where a whole picture has no
+    /// room.
+    pub(crate) fn plan(&self, source: &Source, demand: Demand<'_>) -> Result<Planned> {
+        let manifest = source.manifest()?;
+        let whole = self.plan_as_asked(source, &manifest, demand);
+        let (Err(error), Some(work)) = (&whole, demand.work) else { return whole };
+        if !matches!(error, crate::Error::Plan(PlanError::NoRoom { .. })) {
+            return whole;
+        }
+        for tiled in TILES.iter().filter_map(|tile| work.in_tiles(*tile)) {
+            let planned = self.plan_as_asked(source, &manifest, Demand { work: Some(&tiled), ..demand });
+            if planned.is_ok() {
+                return planned;
+            }
+        }
+        whole
+    }
+
+    fn plan_as_asked(&self, source: &Source, manifest: &Manifest, demand: Demand<'_>) -> Result<Planned> {
+        let compute = source.placing.compute;
+        let dtype = self.activations_of(source)?;
+        let profile = self.profile.measured(&self.devices)?;
+        let footprints = match demand.work {
+            None => HashMap::new(),
+            Some(work) => self.footprints(source, manifest, work, (dtype, &profile))?,
+        };
+        let work = demand.work.cloned().unwrap_or_else(|| Work::Text { chunks: 0, tokens: 0 });
+        let workload = format!("{} {} {dtype} {}", manifest.family(), stored_as(manifest), work.name());
+        let corrected = |id: DeviceId| {
+            let seconds = footprints.get(&id).map_or(0.0, |footprint| footprint.seconds());
+            seconds * profiling::of(&profile, id).correction(&workload)
+        };
+        let own = corrected(compute);
+        let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
+        let specs = self.device_specs(&profile, factor);
+        let mut request = Residency::plan_request(manifest, compute, specs);
+        request.allocation = source.placing.allocation.clone();
+        request.overfull = Overfull::Trim;
+        let mut outside_s = 0.0;
+        request.working_bytes = demand.patch_bytes.saturating_add(demand.more_bytes);
+        if let Some(footprint) = footprints.get(&compute) {
+            let known = profiling::of(&profile, compute);
+            let correction = known.correction(&workload);
+            outside_s = known.outside(&workload);
+            for (block, seconds) in request.blocks.iter_mut().zip(&footprint.block_seconds) {
+                block.compute_seconds = seconds * correction;
+            }
+            request.working_bytes = request.working_bytes.saturating_add(footprint.working_bytes);
+            request.activation_bytes = footprint.handed_bytes;
+        }
+        let mut plan = placement::plan(&request)?;
+        plan.prediction.seconds_per_step += outside_s;
+        Ok(Planned { plan, work, dtype, footprints, workload, request, outside_s })
+    }
+
+    /// What the work takes of the compute device, and of the others that may compute.
+    fn footprints(
+        &self,
+        source: &Source,
+        manifest: &Manifest,
+        work: &Work,
+        (dtype, profile): (DType, &MachineProfile),
+    ) -> Result<HashMap<DeviceId, Arc<Footprint>>> {
+        let compute = source.placing.compute;
+        let host = self.devices.get(DeviceId::CPU)?;
+        let may_compute =
+            |device: &&Device| device.id() == compute || (compute != DeviceId::CPU && device.id() != DeviceId::CPU);
+        let mut footprints = HashMap::new();
+        for device in self.devices.iter().filter(may_compute) {
+            let key = FootprintKey {
+                identity: super::loading::Identity::of(source),
+                device: device.id(),
+                dtype,
+                work: work.clone(),
+            };
+            let known = self.footprints.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+            let footprint = match known {
+                Some(known) => known,
+                None => {
+                    let own = profiling::of(profile, device.id());
+                    let found = Footprint::of(source, manifest.clone(), work, (device, host), (dtype, &own))?;
+                    let mut kept = self.footprints.lock().unwrap_or_else(PoisonError::into_inner);
+                    if kept.len() >= MOST_FOOTPRINTS {
+                        kept.clear();
+                    }
+                    Arc::clone(kept.entry(key).or_insert_with(|| Arc::new(found)))
+                }
+            };
+            footprints.insert(device.id(), footprint);
+        }
+        Ok(footprints)
+    }
+
+    /// The element type that a network's activations have where it computes.
+    pub(crate) fn activations_of(&self, source: &Source) -> Result<DType> {
+        let device = self.devices.get(source.placing.compute)?;
+        Ok(Lane::choose(device, source.network.activations())?.dtype())
+    }
+
+    /// Every device, with what is free on it or would be if no other model had copies there.
+    fn device_specs(&self, profile: &MachineProfile, factor: impl Fn(DeviceId) -> f64) -> Vec<DeviceSpec> {
+        let held = self.residency.bytes_held();
+        let spec = |device: &Device| {
+            let (id, report) = (device.id(), device.ledger().report());
+            let others = self.devices.iter().map(Device::id).filter(|other| *other != id);
+            let peers = others.filter_map(|other| {
+                Some(PeerLink { device: other, bytes_per_s: profile.peer(id, other)? })
+            });
+            DeviceSpec {
+                id,
+                total_bytes: report.budget,
+                available_bytes: report
+                    .available()
+                    .saturating_add(held.get(&id).copied().unwrap_or(0))
+                    .min(report.budget),
+                link_bytes_per_s: profile.link(id).unwrap_or(1.0),
+                compute_factor: factor(id),
+                reaches: peers.collect(),
+            }
+        };
+        self.devices.iter().map(spec).collect()
+    }
+}
+
+/// How most of a model's bytes are stored.
+fn stored_as(manifest: &Manifest) -> String {
+    let mut bytes: HashMap<String, usize> = HashMap::new();
+    for weight in manifest.weights() {
+        *bytes.entry(weight.encoding.to_string()).or_default() += weight.bytes.as_ref().len();
+    }
+    let most = bytes.into_iter().max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.cmp(&a.0)));
+    most.map_or_else(String::new, |(name, _)| name)
+}

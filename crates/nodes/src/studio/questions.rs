@@ -1,0 +1,144 @@
+//! Plans for files that are not loaded, by the same planner that loads them.
+
+use std::sync::Arc;
+
+use checkpoint::Checkpoint;
+use meta::DeviceId;
+use models::detect::{Detected, detect};
+use placement::{AllocationText, Plan};
+use residency::Retention;
+
+use super::planning::Demand;
+use super::work::PictureSize;
+use super::{Network, Placing, Source, Studio};
+use crate::{Error, Result};
+
+pub use models::detect::Role;
+
+/// What is asked of a file.
+#[derive(Clone, Debug)]
+pub struct PlanQuestion {
+    /// Which of its networks; the diffusion model of a file that has one, else what it has.
+    pub part: Option<Role>,
+    /// Where it computes; where the allocation says, or where models compute unless a node says otherwise.
+    pub compute: Option<DeviceId>,
+    /// Where its bytes go.
+    pub allocation: AllocationText,
+    /// Pixels of a picture, width and height.
+    pub size: (usize, usize),
+    /// Pictures at once.
+    pub batch: usize,
+    /// Frames of a video; 1 for a picture.
+    pub frames: usize,
+    /// Whether two conditionings are evaluated in every step.
+    pub cfg: bool,
+}
+
+impl Default for PlanQuestion {
+    /// One picture of 1024 by 1024 pixels, placed automatically.
+    fn default() -> PlanQuestion {
+        PlanQuestion {
+            part: None,
+            compute: None,
+            allocation: AllocationText::automatic(),
+            size: (1024, 1024),
+            batch: 1,
+            frames: 1,
+            cfg: false,
+        }
+    }
+}
+
+/// What options say of where bytes go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SaidPlacing<'a> {
+    /// In the allocation language; rules over the others.
+    pub alloc: Option<&'a str>,
+    /// Gigabytes to move off the compute device.
+    pub virtual_vram_gb: Option<f64>,
+    /// Who takes them; the host if it is not said.
+    pub donor: Option<&'a str>,
+    /// Where the model computes.
+    pub compute: Option<DeviceId>,
+}
+
+/// The order in which a file's networks are looked for.
+const ROLES: [Role; 4] = [Role::Diffusion, Role::Autoencoder, Role::Text, Role::Vision];
+
+impl Studio {
+    /// What was said, in the allocation language, for this machine's devices.
+    ///
+    /// # Errors
+    /// It cannot be understood, with the place of the character.
+    pub fn allocation_of(&self, said: SaidPlacing<'_>) -> Result<AllocationText> {
+        let text = match (said.alloc, said.virtual_vram_gb) {
+            (Some(text), _) => text.to_owned(),
+            (None, Some(gigabytes)) => {
+                let compute = said.compute.map_or(String::new(), |id| id.to_string());
+                format!("#{compute};{gigabytes};{}", said.donor.unwrap_or("cpu"))
+            }
+            (None, None) => return Ok(AllocationText::automatic()),
+        };
+        let devices: Vec<DeviceId> = self.devices.iter().map(device::Device::id).collect();
+        Ok(AllocationText::parse_for(&text, &devices).map_err(placement::PlanError::from)?)
+    }
+
+    /// Where every block of a file would go: exactly what a job that loads it next will do.
+    ///
+    /// # Errors
+    /// The file holds nothing that can run here, or there is no room; with what, where and what to do.
+    pub fn plan_file(&self, file: &Arc<Checkpoint>, question: &PlanQuestion) -> Result<Plan> {
+        let compute = question.compute.or(question.allocation.allocation().compute).unwrap_or(self.compute);
+        self.devices.get(compute)?;
+        let placing = Placing {
+            compute,
+            allocation: question.allocation.clone(),
+            retention: Retention::Default,
+            eject_others: false,
+        };
+        let source = network_of(file, &detect(file), question.part, placing)?;
+        let work = source.network.usual_work(size_of(&source.network, question)?);
+        Ok(self.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 })?.plan)
+    }
+}
+
+/// One network of a file.
+fn network_of(file: &Arc<Checkpoint>, found: &Detected, part: Option<Role>, placing: Placing) -> Result<Source> {
+    let has = |role: &Role| found.parts_for(*role).next().is_some();
+    let role = part.or_else(|| ROLES.into_iter().find(has)).unwrap_or(Role::Diffusion);
+    match role {
+        Role::Autoencoder => Source::autoencoder(file, found, placing),
+        Role::Vision => Source::vision(file, found, placing),
+        Role::Text => {
+            let encoders = Source::encoders(file, found, &placing)?;
+            encoders.into_iter().next().ok_or_else(|| Error::Told(format!("{} has no text encoder", found.file)))
+        }
+        _ => Source::diffusion(file, found, None, placing),
+    }
+}
+
+/// A picture as the network's latents count it.
+fn size_of(network: &Network, question: &PlanQuestion) -> Result<PictureSize> {
+    let (width, height) = question.size;
+    let pixels = network.pixels_per_value();
+    if width < pixels || height < pixels || question.batch == 0 {
+        return Err(Error::Told(format!(
+            "a picture of {width}x{height} pixels in a batch of {} cannot be made; a side has at least {pixels} pixels, \
+             and a batch one picture",
+            question.batch
+        )));
+    }
+    if question.frames != 1 {
+        return Err(Error::Told(format!(
+            "{} frames: {} makes pictures, which have one frame; leave the frames out",
+            question.frames,
+            network.kind()
+        )));
+    }
+    Ok(PictureSize {
+        batch: question.batch,
+        height: height / pixels,
+        width: width / pixels,
+        evaluations: if question.cfg { 2 } else { 1 },
+    })
+}
