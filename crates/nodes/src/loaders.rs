@@ -14,7 +14,7 @@ mod text_encoders;
 mod variants;
 mod vision;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoint::Checkpoint;
@@ -77,6 +77,11 @@ trait Loader: Send + Sync + 'static {
         self.has_legacy_variant().then_some("custom_nodes.ComfyUI-GGUF")
     }
 
+    /// The inputs that name files, with the folders that they are looked for in.
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        Vec::new()
+    }
+
     /// Its inputs, without any for devices.
     fn inputs(&self, studio: &Studio) -> Vec<Input>;
 
@@ -108,9 +113,7 @@ impl Found {
     /// The file of an input's name, in the first of these folders that has it.
     fn named(studio: &Studio, call: &Call, input: &str, folders: &[&str]) -> Result<Found, Failure> {
         let name = call.text(input)?;
-        let found = folders.iter().find_map(|folder| studio.find(folder, name).ok());
-        let path = found.map_or_else(|| studio.find(folders[0], name), Ok)?;
-        Ok(Found::open(studio, &path)?)
+        Ok(Found::open(studio, &path_of(studio, name, folders)?)?)
     }
 
     /// The diffusion model in it, registered.
@@ -126,6 +129,12 @@ impl Found {
         studio.register(&source)?;
         Ok(Value::object(crate::studio::Vae { source: Arc::new(source) }))
     }
+}
+
+/// The file of a name in the first of these folders that has it.
+fn path_of(studio: &Studio, name: &str, folders: &[&str]) -> Result<PathBuf> {
+    let found = folders.iter().find_map(|folder| studio.find(folder, name).ok());
+    found.map_or_else(|| studio.find(folders.first().copied().unwrap_or_default(), name), Ok)
 }
 
 /// The names under several folder keys, sorted, each once.

@@ -32,6 +32,8 @@ impl Server {
         let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
         command.args(["serve", "--cpu", "--port", "0", "--base-directory"]).arg(folder).args(more);
+        // What is learnt of this machine while tests share it is no use to anyone else.
+        command.env("GANTRY_CACHE_DIR", folder.join("cache"));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

@@ -40,6 +40,10 @@ impl Loader for CheckpointSimple {
         vec![Input::choice("ckpt_name", studio.names("checkpoints"))]
     }
 
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        vec![("ckpt_name", &["checkpoints"])]
+    }
+
     fn outputs(&self) -> &'static [&'static str] {
         &["MODEL", "CLIP", "VAE"]
     }
@@ -89,6 +93,10 @@ impl Loader for Unet {
         ]
     }
 
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        vec![("unet_name", &["diffusion_models"])]
+    }
+
     fn outputs(&self) -> &'static [&'static str] {
         &["MODEL"]
     }
@@ -133,6 +141,10 @@ impl Loader for UnetGguf {
         inputs
     }
 
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        vec![("unet_name", &UNET_FOLDERS)]
+    }
+
     fn outputs(&self) -> &'static [&'static str] {
         &["MODEL"]
     }
@@ -161,6 +173,10 @@ impl Loader for Autoencoder {
 
     fn inputs(&self, studio: &Studio) -> Vec<Input> {
         vec![Input::choice("vae_name", studio.names("vae"))]
+    }
+
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        vec![("vae_name", &["vae"])]
     }
 
     fn outputs(&self) -> &'static [&'static str] {

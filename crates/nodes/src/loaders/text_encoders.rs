@@ -70,7 +70,7 @@ const TWO_FILES: [&str; 10] = [
 ];
 
 impl TextEncoders {
-    fn file_inputs(&self) -> &'static [&'static str] {
+    fn names(&self) -> &'static [&'static str] {
         match self.files {
             Files::One => &["clip_name"],
             Files::Two => &["clip_name1", "clip_name2"],
@@ -131,9 +131,13 @@ impl Loader for TextEncoders {
         !self.gguf && matches!(self.files, Files::One | Files::Two)
     }
 
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        self.names().iter().map(|name| (*name, self.folders())).collect()
+    }
+
     fn inputs(&self, studio: &Studio) -> Vec<Input> {
         let names = names_of(studio, self.folders());
-        let files = self.file_inputs().iter().map(|input| Input::choice(input, names.clone()));
+        let files = self.names().iter().map(|input| Input::choice(input, names.clone()));
         let mut inputs: Vec<Input> = files.collect();
         if !self.families().is_empty() {
             inputs.push(Input::choice("type", self.families().iter().copied()));
@@ -148,7 +152,7 @@ impl Loader for TextEncoders {
     fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let family = if self.families().is_empty() { "" } else { call.text("type")? };
         let mut encoders = Vec::new();
-        for input in self.file_inputs() {
+        for input in self.names() {
             let found = Found::named(studio, call, input, self.folders())?;
             encoders.extend(Source::encoders(&found.file, &found.detected, placing)?);
         }

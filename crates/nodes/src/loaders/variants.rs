@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema};
+use graph::{Call, Catalogue, Failure, Input, Literal, NodeClass, Outcome, Schema};
 use meta::DeviceId;
 
 use super::placing::{
     Asked, device_input, device_of, expert_input, float_or, placing, text_or, usual_device,
     virtual_vram_input,
 };
-use super::{Loader, LoaderKind};
+use super::{Loader, LoaderKind, path_of};
 use crate::Studio;
 use crate::studio::Placing;
 
@@ -167,6 +167,19 @@ impl NodeClass for LoaderClass {
         schema.inputs.extend(self.added_inputs().into_iter().map(Input::optional));
         let outputs = loader.outputs().iter().zip(loader.output_names());
         outputs.fold(schema, |schema, (kind, name)| schema.named_output(kind, name))
+    }
+
+    /// A file that was replaced under its name is another model.
+    fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
+        let mut texts = Vec::new();
+        for (input, folders) in self.loader.file_inputs() {
+            // A linked name is not known yet; what gives it says when it changes.
+            let Ok(name) = call.text(input) else { continue };
+            let Ok(path) = path_of(&self.studio, name, folders) else { continue };
+            let about = std::fs::metadata(&path);
+            texts.push(about.map_or_else(|_| "none".to_owned(), |about| format!("{} {:?}", about.len(), about.modified().ok())));
+        }
+        Ok((!texts.is_empty()).then(|| Literal::Text(texts.join(", "))))
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
