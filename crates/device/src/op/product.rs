@@ -64,7 +64,7 @@ impl Operation for Linear {
     }
 }
 
-/// `out = alpha · a · b` for every index of the leading dimensions.
+/// `out = alpha · a · b` for every index of the leading dimensions, or that added to what is there.
 #[derive(Clone, Debug)]
 pub struct Matmul {
     /// `[…, m, k]`; one of its last two dimensions packed.
@@ -74,6 +74,8 @@ pub struct Matmul {
     pub b: Operand,
     /// Factor of the product.
     pub alpha: f32,
+    /// Whether the product is added to the values that the output has. The sum is made in f32 and rounded once.
+    pub accumulate: bool,
     /// `[…, m, n]`, packed rows.
     pub out: Operand,
 }

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use device::OutOfMemory;
-use meta::DeviceId;
+use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::Amounts;
-use residency::{Cancel, LoadOptions, ModelClaim, ModelId, Retention, Session, StreamStats};
+use residency::{Cancel, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
+use tensor::Lane;
 
 use super::handles::{Lora, patch_set};
 use super::planning::{Demand, Planned};
 use super::stats::ModelStats;
-use super::{Cast, Source, Studio, Work};
+use super::{Source, Studio, Work};
 use crate::Result;
 
 /// One network of a file: what is loaded of it once supersedes what was loaded before.
@@ -23,7 +24,7 @@ pub(super) struct Identity {
     file: PathBuf,
     prefix: String,
     modified: Option<SystemTime>,
-    cast: Option<Cast>,
+    cast: Option<DType>,
 }
 
 /// What a network was loaded from, and how: two that are equal are one loaded model.
@@ -80,7 +81,7 @@ impl Studio {
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
         let known = loaded.as_ref().map(|known| known.id).filter(|id| self.residency.contains(*id));
-        match known {
+        let id = match known {
             Some(id) => {
                 // A loader that says nothing of staying leaves it as it is.
                 if source.placing.retention != Retention::Default {
@@ -90,15 +91,15 @@ impl Studio {
                     self.residency.evict_from(source.placing.compute, Some(id));
                 }
                 source.hold(self.residency.claim(id)?);
+                id
             }
             None => {
                 let planned = self.plan(source, Demand { work: None, patch_bytes: 0, more_bytes: 0 })?;
-                *loaded = Some(self.load(source, planned, 0)?);
+                loaded.insert(self.load(source, planned, 0)?).id
             }
-        }
+        };
         drop(loaded);
-        self.supersede_others(source);
-        Ok(())
+        self.supersede_others(source, id)
     }
 
     /// Opens a network and works with it. If a device runs out of memory meanwhile, it is tried once more with
@@ -222,28 +223,22 @@ impl Studio {
         }
         let manifest = source.manifest()?;
         let placing = &source.placing;
-        let retention = match placing.retention {
-            Retention::Default => self.earlier_retention(source).unwrap_or_default(),
-            said => said,
+        let options = LoadOptions {
+            retention: placing.retention,
+            dtype: Some(planned.dtype),
+            eject_others: placing.eject_others,
         };
-        let options =
-            LoadOptions { retention, dtype: Some(planned.dtype), eject_others: placing.eject_others };
         let family = manifest.family().to_owned();
         let id = self.residency.load(manifest, planned.plan.clone(), options)?;
         source.hold(self.residency.claim(id)?);
         Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes })
     }
 
-    /// The retention of what was registered of the same file and role before.
-    fn earlier_retention(&self, source: &Source) -> Option<Retention> {
-        let others = self.others(source);
-        others.iter().filter_map(|id| self.residency.retention(*id).ok()).max_by_key(|it| *it == Retention::Keep)
-    }
-
-    /// What else is registered of the same file and role leaves as soon as nothing refers to it.
-    fn supersede_others(&self, source: &Source) {
-        for id in self.others(source) {
-            self.residency.supersede(id);
+    /// What else is registered of the same file and role leaves as soon as nothing refers to it. Where the later
+    /// loader said nothing of staying, what the earlier said passes on.
+    fn supersede_others(&self, source: &Source, id: ModelId) -> Result<()> {
+        for earlier in self.others(source) {
+            self.residency.supersede(earlier, id)?;
         }
         let residency = &self.residency;
         let gone = |slot: &Slot| {
@@ -252,6 +247,7 @@ impl Studio {
             loaded.as_ref().is_none_or(|known| !residency.contains(known.id))
         };
         self.loaded().retain(|_, slot| Arc::strong_count(slot) > 1 || !gone(slot));
+        Ok(())
     }
 
     /// The other registrations of a network: with another allocation, device or precision, or of a file that was
@@ -294,7 +290,8 @@ impl Studio {
         if set.is_empty() {
             return Ok(0);
         }
-        Ok(set.device_bytes(self.activations_of(source)?))
+        let lane = Lane::new(self.devices.get(source.placing.compute)?, self.activations_of(source)?)?;
+        Ok(Residency::patch_bytes(&source.manifest()?, set, &lane)?)
     }
 
     fn slot(&self, key: &LoadKey) -> Slot {

@@ -13,7 +13,6 @@ use models::vision::florence2::{Florence2, Florence2Tokenizer, Rules, Settings};
 use placement::AllocationText;
 use residency::{Manifest, ModelClaim, Retention};
 
-use super::Cast;
 use crate::{Error, Result};
 
 /// Where a network is put, and whether it stays.
@@ -99,7 +98,8 @@ pub(crate) struct Source {
     pub(crate) network: Network,
     /// What stands before the names of its tensors: tells the networks of one file apart.
     pub(crate) prefix: String,
-    pub(crate) cast: Option<Cast>,
+    /// The type that weights are cast to when they are staged, if `weight_dtype` asks for one.
+    pub(crate) cast: Option<DType>,
     pub(crate) placing: Placing,
     /// When the file was last changed: a changed file is another model.
     pub(crate) modified: Option<SystemTime>,
@@ -113,7 +113,7 @@ impl Source {
     pub(crate) fn diffusion(
         file: &Arc<Checkpoint>,
         found: &Detected,
-        cast: Option<Cast>,
+        cast: Option<DType>,
         placing: Placing,
     ) -> Result<Source> {
         let part = found.part(Role::Diffusion, "a diffusion model")?;
@@ -166,7 +166,7 @@ impl Source {
         file: &Arc<Checkpoint>,
         network: Network,
         part: &Part,
-        cast: Option<Cast>,
+        cast: Option<DType>,
         placing: Placing,
     ) -> Source {
         Source {
@@ -193,7 +193,7 @@ impl Source {
         *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
     }
 
-    /// What the network needs of its file.
+    /// What the network needs, its weights as they are or cast on their way.
     pub(crate) fn manifest(&self) -> Result<Manifest> {
         let manifest = match &self.network {
             Network::Flux(flux, _) => flux.manifest(&self.file)?,
@@ -201,10 +201,24 @@ impl Source {
             Network::Kl(kl) => kl.manifest(&self.file)?,
             Network::Florence2(captioner) => captioner.model.manifest(&self.file)?,
         };
+        // A file whose weights have scales beside them is 8 bits wide already.
+        let scaled = || self.file.entries().iter().any(|entry| self.file.is_companion(entry));
         match self.cast {
-            Some(cast) => Ok(manifest.kept_as(cast)?),
-            None => Ok(manifest),
+            Some(dtype) if !scaled() => manifest.kept_as(dtype).map_err(|error| self.cannot_cast(error)),
+            _ => Ok(manifest),
         }
+    }
+
+    /// Why the weights cannot be cast, by the names that the file has.
+    fn cannot_cast(&self, error: residency::Error) -> Error {
+        let residency::Error::CannotCast { weight, encoding, to, .. } = error else { return error.into() };
+        Error::Told(format!(
+            "{}: {}{weight} is stored as {encoding}, which cannot be cast to {}; load it with the weight_dtype \
+             \"default\"",
+            self.file.path().display(),
+            self.prefix,
+            to.name().to_uppercase(),
+        ))
     }
 
     /// The names and shapes of the weights.
