@@ -2,6 +2,7 @@
 
 mod add_noise;
 mod choices;
+mod coverage;
 mod entries;
 mod guider;
 mod model_options;
@@ -9,6 +10,7 @@ pub(crate) mod planes;
 mod predicting;
 mod run;
 mod schedules;
+mod step_shape;
 
 use std::sync::Arc;
 

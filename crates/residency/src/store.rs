@@ -16,7 +16,7 @@ use crate::model::LoadedModel;
 use crate::needs::{self, Bytes, HostSource};
 use crate::patching::Reserved;
 use crate::session::{Cancel, Session};
-use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries};
+use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, StepProfile};
 
 /// Snapshots that are kept.
 const SNAPSHOTS: usize = 1000;

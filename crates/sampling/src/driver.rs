@@ -63,8 +63,8 @@ impl Observer for Silent {}
 ///
 /// ```
 /// use sampling::{
-///     Latent, LatentFormat, ModelSampling, Prediction, Request, Sampler, Scheduler, Silent, StepPlan, Tuning, noise,
-///     sample,
+///     Conditioning, Latent, LatentFormat, ModelSampling, Request, Sampler, Scheduler, Silent, StepPlan, Tuning,
+///     noise, sample,
 /// };
 ///
 /// let sampling = ModelSampling::flux(1.15);
@@ -83,8 +83,8 @@ impl Observer for Silent {}
 ///     seed: 42,
 /// };
 /// // A model that always sees the same grey picture.
-/// let mut model = |x: &Latent, _sigma: f32, _want_negative: bool| {
-///     Ok(Prediction { positive: Latent::zeros(x.shape()), negative: None })
+/// let mut model = |x: &Latent, _sigma: f32, wanted: &[Conditioning]| {
+///     Ok(wanted.iter().map(|_| Latent::zeros(x.shape())).collect())
 /// };
 /// let latent = sample(&request, &mut model, &mut Silent)?;
 /// assert!(latent.values().iter().all(|v| (v - 0.1159).abs() < 1e-6));

@@ -1,5 +1,7 @@
 //! What can go wrong while sampling.
 
+use crate::Conditioning;
+
 /// An error of noise, schedule, sampler or guidance.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -85,11 +87,13 @@ pub enum Error {
         /// The step, from zero.
         step: usize,
     },
-    /// The model gave no prediction for the negative conditioning that guidance needs.
+    /// The model gave no prediction for a conditioning that guidance needs.
     #[error(
-        "guidance needs a prediction for the negative conditioning at noise level {sigma}, but the model gave none"
+        "guidance needs a prediction for the {conditioning} conditioning at noise level {sigma}, but the model gave none"
     )]
-    NoNegative {
+    NoPrediction {
+        /// Which one.
+        conditioning: Conditioning,
         /// The noise level of the call.
         sigma: f32,
     },

@@ -1,38 +1,52 @@
 //! Guidance: from a model's predictions for two conditionings to the one that a sampler steps with.
 
+use std::fmt;
+
 use crate::{Error, Latent, ModelSampling};
 
-/// What a model predicts at one noise level: the clean latent, per conditioning.
-pub struct Prediction {
-    /// For the positive conditioning.
-    pub positive: Latent,
-    /// For the negative conditioning, where it was asked for.
-    pub negative: Option<Latent>,
+/// Which of the conditionings that guidance weighs against each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conditioning {
+    /// What the picture is to be.
+    Positive,
+    /// What it is not to be.
+    Negative,
+}
+
+impl fmt::Display for Conditioning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Conditioning::Positive => "positive",
+            Conditioning::Negative => "negative",
+        })
+    }
 }
 
 /// A model as samplers see it.
 pub trait Predictor {
-    /// The clean latent that `x` at level `sigma` seems to hold (after [`ModelSampling::calculate_denoised`]),
-    /// for the positive conditioning and, when `want_negative`, the negative one.
+    /// The clean latents that `x` at level `sigma` seems to hold (after [`ModelSampling::calculate_denoised`]),
+    /// one for each wanted conditioning, in their order.
+    ///
+    /// All conditionings of a step are wanted at once, so that a model can pass over its weights once.
     fn predict(
         &mut self,
         x: &Latent,
         sigma: f32,
-        want_negative: bool,
-    ) -> Result<Prediction, Box<dyn std::error::Error + Send + Sync>>;
+        wanted: &[Conditioning],
+    ) -> Result<Vec<Latent>, Box<dyn std::error::Error + Send + Sync>>;
 }
 
 impl<F> Predictor for F
 where
-    F: FnMut(&Latent, f32, bool) -> Result<Prediction, Box<dyn std::error::Error + Send + Sync>>,
+    F: FnMut(&Latent, f32, &[Conditioning]) -> Result<Vec<Latent>, Box<dyn std::error::Error + Send + Sync>>,
 {
     fn predict(
         &mut self,
         x: &Latent,
         sigma: f32,
-        want_negative: bool,
-    ) -> Result<Prediction, Box<dyn std::error::Error + Send + Sync>> {
-        self(x, sigma, want_negative)
+        wanted: &[Conditioning],
+    ) -> Result<Vec<Latent>, Box<dyn std::error::Error + Send + Sync>> {
+        self(x, sigma, wanted)
     }
 }
 
@@ -68,20 +82,20 @@ impl Guided<'_> {
             let kept = self.sampling.noise_scaling(sigma, &inpainting.noise, inpainting.image, false);
             x.zip3(&kept, &inpainting.mask, |x, kept, mask| x * mask + kept * (1.0 - mask))
         });
-        let is_one = (self.cfg - 1.0).abs() <= 1e-9 * self.cfg.abs().max(1.0);
-        let want_negative = needs_negative || !is_one;
-        let prediction = self
-            .model
-            .predict(blended.as_ref().unwrap_or(x), sigma, want_negative)
-            .map_err(|source| Error::Model { sigma, source })?;
-        x.check_like("the model's prediction", &prediction.positive)?;
-        let (mut denoised, negative) = if want_negative {
-            let negative = prediction.negative.ok_or(Error::NoNegative { sigma })?;
-            x.check_like("the model's negative prediction", &negative)?;
-            let scale = self.cfg as f32;
-            (negative.zip(&prediction.positive, |no, yes| no + (yes - no) * scale), Some(negative))
+        let wanted: &[Conditioning] = if needs_negative || !is_one(self.cfg) {
+            &[Conditioning::Positive, Conditioning::Negative]
         } else {
-            (prediction.positive, None)
+            &[Conditioning::Positive]
+        };
+        let predictions = self
+            .model
+            .predict(blended.as_ref().unwrap_or(x), sigma, wanted)
+            .map_err(|source| Error::Model { sigma, source })?;
+        let (positive, negative) = checked(x, sigma, wanted, predictions)?;
+        let scale = self.cfg as f32;
+        let mut denoised = match &negative {
+            Some(negative) => negative.zip(&positive, |no, yes| no + (yes - no) * scale),
+            None => positive,
         };
         if let Some(inpainting) = &self.inpainting {
             denoised = denoised
@@ -89,4 +103,30 @@ impl Guided<'_> {
         }
         Ok((denoised, negative))
     }
+}
+
+/// The predictions for the positive and, if it was wanted, the negative conditioning, which must be like the latent.
+fn checked(
+    x: &Latent,
+    sigma: f32,
+    wanted: &[Conditioning],
+    predictions: Vec<Latent>,
+) -> Result<(Latent, Option<Latent>), Error> {
+    let mut predictions = predictions.into_iter();
+    let mut next = |conditioning: Conditioning, what: &'static str| {
+        let prediction = predictions.next().ok_or(Error::NoPrediction { conditioning, sigma })?;
+        x.check_like(what, &prediction)?;
+        Ok::<_, Error>(prediction)
+    };
+    let positive = next(Conditioning::Positive, "the model's prediction")?;
+    let negative = match wanted.get(1) {
+        Some(_) => Some(next(Conditioning::Negative, "the model's negative prediction")?),
+        None => None,
+    };
+    Ok((positive, negative))
+}
+
+/// Whether a scale is one, at which guidance gives what it started from.
+fn is_one(scale: f64) -> bool {
+    (scale - 1.0).abs() <= 1e-9 * scale.abs().max(1.0)
 }

@@ -20,7 +20,7 @@ mod schedule;
 pub use driver::{Observer, Request, Silent, Step, sample};
 pub use error::Error;
 pub use format::{LatentFormat, Preview};
-pub use guidance::{Prediction, Predictor};
+pub use guidance::{Conditioning, Predictor};
 pub use latent::Latent;
 pub use mask::resize_mask;
 pub use model_sampling::{ModelSampling, Parameterization};

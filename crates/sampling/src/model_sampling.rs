@@ -1,5 +1,7 @@
 //! How a model family reads noise: its table of levels, its timesteps, and what its output means.
 
+use std::borrow::Cow;
+
 use crate::Latent;
 use crate::schedule::linspace;
 
@@ -228,12 +230,12 @@ impl ModelSampling {
     }
 
     /// What the model is given for `x` at a level.
-    pub fn calculate_input(&self, sigma: f32, x: &Latent) -> Latent {
+    pub fn calculate_input<'a>(&self, sigma: f32, x: &'a Latent) -> Cow<'a, Latent> {
         if self.is_flow() {
-            return x.clone();
+            return Cow::Borrowed(x);
         }
         let scale = self.deviation(sigma);
-        x.map(|x| x / scale)
+        Cow::Owned(x.map(|x| x / scale))
     }
 
     /// The clean image that the model's output means, for the unscaled `x` at a level.
@@ -250,17 +252,6 @@ impl ModelSampling {
             }
             Parameterization::Clean => output.clone(),
         }
-    }
-
-    /// The clean image in `x` at a level, by a model that is given its input and timestep and answers with its output.
-    pub fn denoise_with<E>(
-        &self,
-        x: &Latent,
-        sigma: f32,
-        forward: impl FnOnce(&Latent, f32) -> Result<Latent, E>,
-    ) -> Result<Latent, E> {
-        let output = forward(&self.calculate_input(sigma, x), self.timestep(sigma))?;
-        Ok(self.calculate_denoised(sigma, &output, x))
     }
 
     /// An image at a level: noise added to it, or mixed into it by a flow.

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use crate::driver::{Observer, Request, Step};
 use crate::guidance::Guided;
 use crate::noise::{BrownianTree, Independent};
-use crate::{Error, Latent, ModelSampling};
+use crate::{Conditioning, Error, Latent, ModelSampling};
 
 macro_rules! samplers {
     ($($variant:ident = $name:literal, $about:literal;)*) => {
@@ -94,6 +94,20 @@ impl Sampler {
     /// Whether its schedule has one step more, of which the last but one level is left out.
     pub fn discards_penultimate_sigma(self) -> bool {
         matches!(self, Sampler::Dpm2 | Sampler::Dpm2Ancestral | Sampler::UniPc | Sampler::UniPcBh2)
+    }
+
+    /// Whether it steps away from the negative prediction itself (CFG++), so that every step predicts it.
+    pub fn needs_negative(self) -> bool {
+        matches!(
+            self,
+            Sampler::EulerCfgPp
+                | Sampler::EulerAncestralCfgPp
+                | Sampler::DpmPp2sAncestralCfgPp
+                | Sampler::DpmPp2mCfgPp
+                | Sampler::ResMultistepCfgPp
+                | Sampler::ResMultistepAncestralCfgPp
+                | Sampler::GradientEstimationCfgPp
+        )
     }
 
     /// The level at which it ends when the schedule says zero.
@@ -231,7 +245,8 @@ impl<'a> Run<'a> {
     fn denoise_both(&mut self, x: &Latent, sigma: f32) -> Result<(Latent, Latent), Error> {
         self.check_cancelled()?;
         let (denoised, negative) = self.model.denoise(x, sigma, true)?;
-        Ok((denoised, negative.ok_or(Error::NoNegative { sigma })?))
+        let missing = Error::NoPrediction { conditioning: Conditioning::Negative, sigma };
+        Ok((denoised, negative.ok_or(missing)?))
     }
 
     /// The guided prediction and the one that CFG++ steps away from: the negative, or without CFG++ the same.

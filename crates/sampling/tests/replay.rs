@@ -4,8 +4,8 @@
 mod support;
 
 use sampling::{
-    Error, Latent, LatentFormat, ModelSampling, Request, Sampler, Scheduler, Silent, StepPlan, Tuning, noise,
-    resize_mask, sample,
+    Conditioning, Error, Latent, LatentFormat, ModelSampling, Request, Sampler, Scheduler, Silent, StepPlan,
+    Tuning, noise, resize_mask, sample,
 };
 use support::{Recorder, Replay, data, latent};
 use testkit::{Golden, Report, assert_close};
@@ -302,7 +302,7 @@ fn wrong_inputs_are_told() {
     assert!(matches!(failed, Error::Model { .. }) && failed.to_string().contains("more calls"), "{failed}");
     let mut model = Replay::new(vec![Latent::zeros(&[1, 4, 2, 2])]);
     let failed = sample(&bad, &mut model, &mut Silent).unwrap_err();
-    assert!(matches!(failed, Error::NoNegative { .. }), "{failed}");
+    assert!(matches!(failed, Error::NoPrediction { conditioning: Conditioning::Negative, .. }), "{failed}");
     let empty = Request { sigmas: Vec::new(), ..good };
     assert_eq!(sample(&empty, &mut model, &mut Silent).unwrap(), empty.latent);
 }

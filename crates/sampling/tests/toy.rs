@@ -7,7 +7,7 @@
 mod support;
 
 use sampling::{
-    Latent, LatentFormat, ModelSampling, Parameterization, Prediction, Predictor, Request, Sampler, Silent,
+    Conditioning, Latent, LatentFormat, ModelSampling, Parameterization, Predictor, Request, Sampler, Silent,
     Tuning, noise, sample,
 };
 use support::{data, latent};
@@ -24,19 +24,21 @@ impl Predictor for Toy {
         &mut self,
         x: &Latent,
         sigma: f32,
-        want_negative: bool,
-    ) -> Result<Prediction, Box<dyn std::error::Error + Send + Sync>> {
+        wanted: &[Conditioning],
+    ) -> Result<Vec<Latent>, Box<dyn std::error::Error + Send + Sync>> {
         self.sigmas.push(sigma);
-        self.negatives += usize::from(want_negative);
+        self.negatives += usize::from(wanted.contains(&Conditioning::Negative));
         let bend = |x: f32| x / (1.0 + x.abs());
         let offset = |i: usize| ((i * 37) % 101) as f32 / 101.0 - 0.5;
         let each = |f: &dyn Fn(usize, f32) -> f32| {
             let values = x.values().iter().enumerate().map(|(i, x)| f(i, *x)).collect();
             Latent::new(x.shape().to_vec(), values)
         };
-        let positive = each(&|i, x| offset(i) + 0.5 * bend(x) / (1.0 + sigma))?;
-        let negative = each(&|i, x| 0.5 * offset(i) + 0.25 * bend(x))?;
-        Ok(Prediction { positive, negative: want_negative.then_some(negative) })
+        let predict = |conditioning: &Conditioning| match conditioning {
+            Conditioning::Positive => each(&|i, x| offset(i) + 0.5 * bend(x) / (1.0 + sigma)),
+            Conditioning::Negative => each(&|i, x| 0.5 * offset(i) + 0.25 * bend(x)),
+        };
+        Ok(wanted.iter().map(predict).collect::<Result<_, _>>()?)
     }
 }
 
@@ -162,4 +164,29 @@ fn levels_may_rise() {
         }
     }
     judge(reports, 20);
+}
+
+#[test]
+fn only_cfg_pp_predicts_the_negative_without_guidance() {
+    let sampling = ModelSampling::flux(1.15);
+    let shape = [1, 16, 2, 2];
+    for &sampler in Sampler::ALL {
+        let request = Request {
+            sampling: &sampling,
+            format: LatentFormat::Flux,
+            sampler,
+            tuning: Tuning::default(),
+            sigmas: vec![0.9, 0.6, 0.3, 0.1],
+            latent: Latent::zeros(&shape),
+            noise: noise::prepare_noise(1, &shape, None).unwrap(),
+            mask: None,
+            cfg: 1.0,
+            seed: 1,
+        };
+        let mut toy = Toy { sigmas: Vec::new(), negatives: 0 };
+        sample(&request, &mut toy, &mut Silent).unwrap();
+        let expected = if sampler.needs_negative() { toy.sigmas.len() } else { 0 };
+        assert_eq!(toy.negatives, expected, "{sampler}");
+        assert_eq!(sampler.needs_negative(), sampler.name().ends_with("_cfg_pp"), "{sampler}");
+    }
 }

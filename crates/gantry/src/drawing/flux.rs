@@ -14,7 +14,7 @@ use patch::{KeyMap, PatchFile, PatchSet};
 use placement::AllocationText;
 use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session};
 use sampling::{
-    Latent, LatentFormat, ModelSampling, Observer, Prediction, Request, Sampler, Scheduler, StepPlan, Tuning,
+    Conditioning, Latent, LatentFormat, ModelSampling, Observer, Request, Sampler, Scheduler, StepPlan, Tuning,
 };
 use tensor::Lane;
 
@@ -189,12 +189,13 @@ impl FluxPipeline {
         let sigmas = StepPlan::new(drawing.steps, 1.0).sigmas(&model_sampling, Scheduler::Simple, sampler)?;
         let pooled =
             text.pooled.as_ref().context("the CLIP text encoder gives no vector for the whole prompt")?;
-        let mut predict = |x: &Latent, sigma: f32, _: bool| {
+        // Guidance is in the model, so only the positive conditioning is wanted.
+        let mut predict = |x: &Latent, sigma: f32, _: &[Conditioning]| {
             let latent = session.lane()?.tensor(shape, x.values())?;
             let inputs = FluxInputs { guidance, ..FluxInputs::new(&latent, sigma, &text.cond, pooled) };
             let output = self.diffusion.model.forward(&session, &inputs)?.to_vec()?;
             let output = Latent::new(shape.to_vec(), output)?;
-            Ok(Prediction { positive: model_sampling.calculate_denoised(sigma, &output, x), negative: None })
+            Ok(vec![model_sampling.calculate_denoised(sigma, &output, x)])
         };
         let request = Request {
             sampling: &model_sampling,

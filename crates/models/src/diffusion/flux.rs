@@ -2,19 +2,22 @@
 //! blocks run over both together. Formulas and names are those of the authors' code
 //! (black-forest-labs/flux, `src/flux/model.py` and `src/flux/modules/layers.py`).
 
+mod batches;
 mod blocks;
 mod config;
 mod positions;
 mod weights;
 
 use checkpoint::Checkpoint;
-use residency::{Manifest, Session};
+use meta::Shape;
+use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Lane, Padding, Tensor};
 
 use crate::claims::Claims;
 use crate::detect::{Detected, Family, Layout, Role};
 use crate::{Error, Probe, Result};
-use blocks::{Apart, Joined, NORM_EPS};
+use batches::Batch;
+use blocks::{Apart, Entered, Joined, NORM_EPS, by_item};
 pub use config::Config;
 use positions::Positions;
 
@@ -114,32 +117,71 @@ impl Flux {
         inputs: &FluxInputs<'_>,
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
-        self.check(inputs)?;
-        let grid = Grid::of(inputs.latent);
-        let positions = Positions::new(&self.config, &grid, inputs);
-        let mut state = self.enter(session, inputs, positions, probe)?;
-        let (first_single, last) = (1 + self.config.double_blocks, session.manifest().blocks().len() - 1);
-        for block in 1..first_single {
-            let lease = session.lease(block)?;
-            state = state.bring(&lease)?.double_block(&self.config, &lease, block - 1, probe)?;
-        }
-        let mut state = state.join()?;
-        for block in first_single..last {
-            let lease = session.lease(block)?;
-            state = state.bring(&lease)?.single_block(&self.config, &lease, block - first_single, probe)?;
-        }
-        self.leave(session, &state, &grid, probe)
+        let mut outputs = self.pass(session, std::slice::from_ref(inputs), probe)?;
+        Ok(outputs.swap_remove(0))
     }
 
-    /// From inputs to tokens: the first block of the manifest.
-    fn enter(
+    /// As [`Flux::forward`] for all evaluations of a step, in one pass over the blocks: a block is leased once and
+    /// every evaluation runs through it before the lease is dropped, so weights that stream travel once however many
+    /// conditionings there are. Evaluations of equal shapes run as one batch; whether they do is decided by shapes
+    /// alone, and on the CPU each gives the same bits as by itself.
+    pub fn forward_all(&self, session: &Session, evaluations: &[FluxInputs<'_>]) -> Result<Vec<Tensor>> {
+        self.pass(session, evaluations, &mut Probe::none())
+    }
+
+    /// One pass over the blocks; one result for each evaluation, in their order.
+    fn pass(
         &self,
         session: &Session,
-        inputs: &FluxInputs<'_>,
-        positions: Positions,
+        evaluations: &[FluxInputs<'_>],
         probe: &mut Probe<'_>,
-    ) -> Result<Apart> {
-        let lease = session.lease(0)?;
+    ) -> Result<Vec<Tensor>> {
+        evaluations.iter().try_for_each(|inputs| self.check(inputs))?;
+        if evaluations.is_empty() {
+            return Ok(Vec::new());
+        }
+        let batches = Batch::all_of(evaluations);
+        let (first_single, last) = (1 + self.config.double_blocks, session.manifest().blocks().len() - 1);
+        let mut apart: Vec<Apart> = {
+            let lease = session.lease(0)?;
+            batches.iter().map(|batch| self.enter(&lease, batch, probe)).collect::<Result<_>>()?
+        };
+        for block in 1..first_single {
+            let lease = session.lease(block)?;
+            let through =
+                |state: Apart| state.bring(&lease)?.double_block(&self.config, &lease, block - 1, probe);
+            apart = apart.into_iter().map(through).collect::<Result<_>>()?;
+        }
+        let mut joined: Vec<Joined> = apart.into_iter().map(Apart::join).collect::<Result<_>>()?;
+        for block in first_single..last {
+            let (lease, index) = (session.lease(block)?, block - first_single);
+            let through = |state: Joined| state.bring(&lease)?.single_block(&self.config, &lease, index, probe);
+            joined = joined.into_iter().map(through).collect::<Result<_>>()?;
+        }
+        let lease = session.lease(last)?;
+        let mut outputs = Vec::with_capacity(evaluations.len());
+        for (batch, state) in batches.iter().zip(joined) {
+            let output = self.leave(&lease, &state, &batch.grid(), probe)?;
+            outputs.extend(batch.apart(&output)?);
+        }
+        outputs.sort_by_key(|(place, _)| *place);
+        Ok(outputs.into_iter().map(|(_, output)| output).collect())
+    }
+
+    /// From inputs to tokens: the first block of the manifest. What comes in is little beside what follows, so the
+    /// evaluations of a batch enter one by one and meet behind.
+    fn enter(&self, lease: &Lease<'_>, batch: &Batch<'_>, probe: &mut Probe<'_>) -> Result<Apart> {
+        let entered: Vec<Entered> =
+            batch.members().map(|inputs| self.enter_one(lease, inputs, probe)).collect::<Result<_>>()?;
+        Apart::new(entered, Positions::new(&self.config, &batch.grid(), batch.first()))
+    }
+
+    fn enter_one(
+        &self,
+        lease: &Lease<'_>,
+        inputs: &FluxInputs<'_>,
+        probe: &mut Probe<'_>,
+    ) -> Result<Entered> {
         let batch = inputs.latent.dim(0);
         let mut latent = lease.bring(inputs.latent)?;
         if let Some(concat) = inputs.concat {
@@ -172,15 +214,14 @@ impl Flux {
         let text = lease.linear("txt_in", &lease.bring(inputs.context)?)?;
         probe.show(format_args!("txt_in"), &text);
         let text = text.broadcast([batch, text.dim(1), text.dim(2)])?.contiguous()?;
-        Apart::new(image, text, &vector, positions)
+        Ok(Entered { image, text, vector })
     }
 
     /// From tokens to a latent: the last block of the manifest.
-    fn leave(&self, session: &Session, state: &Joined, grid: &Grid, probe: &mut Probe<'_>) -> Result<Tensor> {
-        let lease = session.lease(session.manifest().blocks().len() - 1)?;
-        let image = lease.bring(&state.image_tokens(grid.rows * grid.columns)?)?;
+    fn leave(&self, lease: &Lease<'_>, state: &Joined, grid: &Grid, probe: &mut Probe<'_>) -> Result<Tensor> {
+        let image = lease.bring(&state.image_tokens(grid.patches())?)?;
         let change = lease.linear("final_layer.adaLN_modulation.1", &lease.bring(state.vector())?)?;
-        let change = change.reshape([change.dim(0), 1, change.dim(1)])?.chunk(2, 2)?;
+        let change = by_item(&change, image.dim(0))?.chunk(2, 2)?;
         let (shift, scale) = (&change[0], &change[1]);
         let image = image.modulated_norm(scale, shift, NORM_EPS)?;
         let image = lease.linear("final_layer.linear", &image)?;
@@ -242,8 +283,18 @@ struct Grid {
 
 impl Grid {
     fn of(latent: &Tensor) -> Grid {
-        let (height, width) = (latent.dim(2), latent.dim(3));
+        Grid::sized(latent.shape())
+    }
+
+    /// The size of latents of a shape.
+    fn sized(shape: &Shape) -> Grid {
+        let (height, width) = (shape.dims()[2], shape.dims()[3]);
         Grid { height, width, rows: height.div_ceil(PATCH), columns: width.div_ceil(PATCH) }
+    }
+
+    /// How many patches there are.
+    fn patches(&self) -> usize {
+        self.rows * self.columns
     }
 
     /// Tokens `[batch, rows · columns, channels · 2 · 2]` back to a latent of the size that came in.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sampling::{Latent, ModelSampling, resize_mask};
 
+use super::coverage::{Coverage, Window};
 use super::planes::mask_planes;
 use crate::Result;
 use crate::value::{Area, Conditioning, Entry};
@@ -18,12 +19,10 @@ const FADE: usize = 8;
 pub(crate) struct ReadyEntry {
     /// What the model is told.
     pub(crate) told: Arc<Entry>,
-    /// Height, width, top and left of where it counts.
-    pub(crate) area: Option<[usize; 4]>,
-    /// How much it counts, by item and place.
-    mask: Option<Latent>,
-    mask_strength: f32,
-    strength: f32,
+    /// Where it was said to count, which may reach over the edge.
+    area: Option<Window>,
+    /// Where it counts, and how much.
+    pub(crate) coverage: Arc<Coverage>,
     /// The levels between which it counts, the higher first.
     levels: Option<(f64, f64)>,
 }
@@ -51,9 +50,7 @@ impl ReadyEntry {
         Ok(ReadyEntry {
             told: Arc::new(entry.clone()),
             area,
-            mask,
-            mask_strength: entry.mask_strength,
-            strength: entry.strength,
+            coverage: Arc::new(coverage(entry, area, mask.as_ref(), shape)),
             levels: (!always).then(|| (level(entry.start_percent), level(entry.end_percent))),
         })
     }
@@ -62,34 +59,55 @@ impl ReadyEntry {
     pub(crate) fn counts_at(&self, sigma: f32) -> bool {
         self.levels.is_none_or(|(from, to)| f64::from(sigma) <= from && f64::from(sigma) >= to)
     }
+}
 
-    /// The area as far as it is inside the latent.
-    pub(crate) fn window(&self, [_, _, height, width]: [usize; 4]) -> Option<[usize; 4]> {
-        self.area.map(|[h, w, top, left]| {
-            let (top, left) = (top.min(height.saturating_sub(1)), left.min(width.saturating_sub(1)));
-            [h.min(height - top), w.min(width - left), top, left]
-        })
-    }
-
-    /// How much it counts at each value of its part of the latent, `[batch, 1, height, width]`.
-    pub(crate) fn weights(&self, shape: [usize; 4]) -> Latent {
-        let [batch, _, height, width] = shape;
-        let [h, w, top, left] = self.window(shape).unwrap_or([height, width, 0, 0]);
-        let mut values = vec![self.strength; batch * h * w];
-        if let Some(mask) = &self.mask {
-            let items = mask.shape().first().copied().unwrap_or(1).clamp(1, batch.max(1));
-            for (at, value) in values.iter_mut().enumerate() {
-                let (item, y, x) = (at / (h * w) % items, at / w % h, at % w);
-                let place = (item * height + top + y) * width + left + x;
-                *value *= mask.values()[place] * self.mask_strength;
-            }
-        } else if self.area.is_some() {
-            for (at, value) in values.iter_mut().enumerate() {
-                *value *= fade(at / w % h, h, (top, height)) * fade(at % w, w, (left, width));
-            }
+/// Where and how much an entry counts: in its area as far as that is inside the latent, by its mask.
+fn coverage(entry: &Entry, area: Option<Window>, mask: Option<&Latent>, shape: &[usize; 4]) -> Coverage {
+    let [batch, _, height, width] = *shape;
+    let inside = |[h, w, top, left]: Window| {
+        let (top, left) = (top.min(height.saturating_sub(1)), left.min(width.saturating_sub(1)));
+        [h.min(height - top), w.min(width - left), top, left]
+    };
+    let window @ [h, w, top, left] = area.map_or([height, width, 0, 0], inside);
+    let mut weights = vec![entry.strength; batch * h * w];
+    if let Some(mask) = mask {
+        let items = mask.shape().first().copied().unwrap_or(1).clamp(1, batch.max(1));
+        for (at, weight) in weights.iter_mut().enumerate() {
+            let (item, y, x) = (at / (h * w) % items, at / w % h, at % w);
+            let place = (item * height + top + y) * width + left + x;
+            *weight *= mask.values()[place] * entry.mask_strength;
         }
-        Latent::new(vec![batch, 1, h, w], values).unwrap_or_else(|_| Latent::zeros(&[batch, 1, h, w]))
+    } else if area.is_some() {
+        for (at, weight) in weights.iter_mut().enumerate() {
+            *weight *= fade(at / w % h, h, (top, height)) * fade(at % w, w, (left, width));
+        }
     }
+    Coverage::new(window, weights)
+}
+
+/// An entry of a conditioning that counts at a level, by its place among the entries, and where it counts there.
+pub(crate) struct Counting {
+    pub(crate) index: usize,
+    pub(crate) coverage: Arc<Coverage>,
+}
+
+/// The entries that count at a level, in the order in which their answers are joined. Default entries come last and
+/// count where the others leave something over.
+pub(crate) fn counting_at(entries: &[ReadyEntry], sigma: f32, shape: [usize; 4]) -> Vec<Counting> {
+    let at_level = |is_default: bool| {
+        let all = entries.iter().enumerate();
+        all.filter(move |(_, entry)| entry.told.is_default == is_default && entry.counts_at(sigma))
+    };
+    let mut counting: Vec<Counting> =
+        at_level(false).map(|(index, entry)| Counting { index, coverage: entry.coverage.clone() }).collect();
+    if at_level(true).next().is_some()
+        && let Some(rest) =
+            Coverage::of_the_rest(counting.iter().map(|counting| counting.coverage.as_ref()), shape)
+    {
+        let coverage = Arc::new(rest);
+        counting.extend(at_level(true).map(|(index, _)| Counting { index, coverage: coverage.clone() }));
+    }
+    counting
 }
 
 /// The weight at a place along one side of an area: it falls toward edges that are inside the latent.
@@ -193,11 +211,13 @@ mod tests {
         let area = Some(Area::Shares([1.0, 0.5, 0.0, 0.5]));
         let right = ready_one(&Entry { area, strength: 2.0, ..entry() });
         assert_eq!(right.area, Some([16, 16, 0, 16]));
-        let weights = right.weights(SHAPE);
-        assert_eq!(weights.shape(), [1, 1, 16, 16]);
+        assert_eq!(right.coverage.window(), [16, 16, 0, 16]);
         // Four values fade at the left; the right edge is the latent's own.
-        assert_eq!(&weights.values()[..6], &[0.5, 1.0, 1.5, 2.0, 2.0, 2.0]);
-        assert_eq!(weights.values()[15], 2.0);
+        let weights = [0, 1, 2, 3, 4, 5, 15].map(|x| right.coverage.weight(0, 0, x));
+        assert_eq!(weights, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0]);
+        // What reaches over the edge is cut.
+        let area = Some(Area::Values([20, 20, 8, 30]));
+        assert_eq!(ready_one(&Entry { area, ..entry() }).coverage.window(), [8, 2, 8, 30]);
     }
 
     #[test]
@@ -208,7 +228,7 @@ mod tests {
         let all = ready(&[&positive, &negative], SHAPE, &ModelSampling::flux(1.15)).unwrap();
         assert_eq!((all[0].len(), all[1].len()), (2, 2));
         let counterpart = &all[1][1];
-        assert_eq!((counterpart.area, counterpart.strength), (Some([8, 8, 0, 0]), 0.5));
+        assert_eq!((counterpart.area, counterpart.coverage.weight(0, 0, 0)), (Some([8, 8, 0, 0]), 0.5));
         assert_eq!(counterpart.told.guidance, Some(7.0));
     }
 
@@ -223,7 +243,26 @@ mod tests {
         let masked =
             ready_one(&Entry { mask: Some(mask), mask_sets_area: true, mask_strength: 0.5, ..entry() });
         assert_eq!(masked.area, Some([8, 8, 5, 20]));
-        assert_eq!(masked.weights(SHAPE).values()[0], 0.5);
-        assert_eq!(masked.weights(SHAPE).values()[1..].iter().sum::<f32>(), 0.0);
+        assert_eq!(masked.coverage.weight(0, 0, 0), 0.5);
+        let others = (1..64).map(|at| masked.coverage.weight(0, at / 8, at % 8));
+        assert_eq!(others.sum::<f32>(), 0.0);
+    }
+
+    #[test]
+    fn default_entries_count_last_and_where_something_is_left() {
+        let left = Some(Area::Values([16, 16, 0, 0]));
+        let default = |more: Entry| ready_one(&Entry { is_default: true, ..more });
+        let late = Entry { start_percent: 0.5, ..entry() };
+        let entries = [default(entry()), ready_one(&Entry { area: left, ..entry() }), ready_one(&late)];
+        let places = |sigma: f32| {
+            let counting = counting_at(&entries, sigma, SHAPE);
+            counting.iter().map(|counting| counting.index).collect::<Vec<_>>()
+        };
+        // Later on the whole latent is covered.
+        assert_eq!((places(1.0), places(0.1)), (vec![1, 0], vec![1, 2]));
+        let counting = counting_at(&entries, 1.0, SHAPE);
+        let rest = &counting[1].coverage;
+        assert_eq!(rest.window(), [16, 32, 0, 0]);
+        assert_eq!([rest.weight(0, 3, 3), rest.weight(0, 3, 30)], [0.0, 1.0]);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use graph::Object;
-use sampling::{Latent, Prediction};
+use sampling::Latent;
 
 use super::predicting::Evaluator;
 use crate::Result;
@@ -39,7 +39,7 @@ pub(crate) enum Guiding {
 }
 
 impl Guider {
-    /// The conditionings, in the order in which they are evaluated.
+    /// The conditionings; elsewhere they are known by their places in this list.
     pub(crate) fn conditionings(&self) -> Vec<&Conditioning> {
         match &self.guiding {
             Guiding::Basic { positive } => vec![positive],
@@ -56,50 +56,61 @@ impl Guider {
         }
     }
 
-    /// The guided prediction, for runs in which the sampler does not guide.
+    /// The conditionings that a step evaluates, by their places. A factor of one makes what it starts from
+    /// irrelevant, unless the sampler itself steps away from the negative.
+    pub(crate) fn evaluated(&self, want_negative: bool) -> Vec<usize> {
+        match self.guiding {
+            Guiding::Basic { .. } => vec![0],
+            Guiding::Cfg { cfg, .. } if want_negative || !is_one(cfg) => vec![0, 1],
+            Guiding::Cfg { .. } => vec![0],
+            Guiding::Dual { cfg_negative, nested, .. }
+                if want_negative || nested || !is_one(cfg_negative) =>
+            {
+                vec![0, 1, 2]
+            }
+            Guiding::Dual { cfg_conds, .. } if !is_one(cfg_conds) => vec![0, 1],
+            Guiding::Dual { .. } => vec![0],
+        }
+    }
+
+    /// The guided prediction and the negative one, as far as they are wanted, for runs in which the sampler does not
+    /// guide. All conditionings go through the model in one pass.
     pub(crate) fn guided(
         &self,
         evaluator: &Evaluator<'_>,
         x: &Latent,
         sigma: f32,
-        want_negative: bool,
-    ) -> Result<Prediction> {
-        match &self.guiding {
-            Guiding::Basic { .. } => evaluator.predict_both(x, sigma, want_negative),
-            Guiding::Cfg { cfg, .. } => {
-                let wanted = want_negative || !is_one(*cfg);
-                let both = evaluator.predict_both(x, sigma, wanted)?;
-                let positive = match &both.negative {
-                    Some(negative) => between(negative, &both.positive, *cfg),
-                    None => both.positive,
-                };
-                Ok(Prediction { positive, negative: both.negative })
-            }
-            Guiding::Dual { cfg_conds, cfg_negative, nested, .. } => {
-                let predict = |which: usize| evaluator.predict(which, x, sigma);
-                // A factor of one makes what it starts from irrelevant.
-                let (skip_negative, skip_second) = (
-                    is_one(*cfg_negative) && !nested,
-                    is_one(*cfg_conds) && is_one(*cfg_negative) && !nested,
-                );
-                let first = predict(0)?;
-                let nothing = || Latent::zeros(x.shape());
-                let second = if skip_second { nothing() } else { predict(1)? };
-                let negative = if skip_negative { nothing() } else { predict(2)? };
-                let positive = if *nested {
-                    between(&negative, &between(&second, &first, *cfg_conds), *cfg_negative)
-                } else {
-                    let away = between(&negative, &second, *cfg_negative);
-                    let mut sum = away;
-                    let steps = first.values().iter().zip(second.values());
-                    sum.values_mut().iter_mut().zip(steps).for_each(|(sum, (first, second))| {
-                        *sum += (first - second) * *cfg_conds as f32;
-                    });
-                    sum
-                };
-                Ok(Prediction { positive, negative: Some(negative) })
-            }
+        wanted: &[sampling::Conditioning],
+    ) -> Result<Vec<Latent>> {
+        let evaluated = self.evaluated(wanted.contains(&sampling::Conditioning::Negative));
+        // What is not evaluated sees nothing.
+        let mut predictions = [(); 3].map(|()| None);
+        for (which, prediction) in evaluated.iter().zip(evaluator.predict(&evaluated, x, sigma)?) {
+            predictions[*which] = Some(prediction);
         }
+        let [first, second, third] =
+            predictions.map(|prediction| prediction.unwrap_or_else(|| Latent::zeros(x.shape())));
+        let (guided, negative) = match &self.guiding {
+            Guiding::Basic { .. } => (first, second),
+            Guiding::Cfg { .. } if evaluated.len() == 1 => (first, second),
+            Guiding::Cfg { cfg, .. } => (between(&second, &first, *cfg), second),
+            Guiding::Dual { cfg_conds, cfg_negative, nested: true, .. } => {
+                (between(&third, &between(&second, &first, *cfg_conds), *cfg_negative), third)
+            }
+            Guiding::Dual { cfg_conds, cfg_negative, .. } => {
+                let mut sum = between(&third, &second, *cfg_negative);
+                let steps = first.values().iter().zip(second.values());
+                sum.values_mut().iter_mut().zip(steps).for_each(|(sum, (first, second))| {
+                    *sum += (first - second) * *cfg_conds as f32;
+                });
+                (sum, third)
+            }
+        };
+        let asked = wanted.iter().map(|conditioning| match conditioning {
+            sampling::Conditioning::Positive => guided.clone(),
+            sampling::Conditioning::Negative => negative.clone(),
+        });
+        Ok(asked.collect())
     }
 }
 

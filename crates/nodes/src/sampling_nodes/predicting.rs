@@ -1,12 +1,15 @@
 //! The model as samplers see it: every entry of every conditioning evaluated, and their answers joined.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use models::diffusion::flux::{Flux, FluxInputs, ReferencePlaces};
-use sampling::{Latent, LatentFormat, ModelSampling, Prediction};
+use sampling::{Latent, LatentFormat, ModelSampling};
 use tensor::{Lane, Tensor};
 
-use super::entries::ReadyEntry;
+use super::coverage::{Coverage, Window, weighted_mean};
+use super::entries::{Counting, ReadyEntry, counting_at};
 use super::planes::{crop, dims, join_channels, mask_planes, resize_and_centre, to_batch};
 use crate::studio::{Model, Network, Opened, Studio};
 use crate::value::{Array, Entry};
@@ -17,11 +20,8 @@ const USUAL_GUIDANCE: f32 = 3.5;
 /// Pixels along one side of a latent value, which the mask of an inpainting model keeps as channels.
 const PIXELS: usize = 8;
 
-/// An entry with its inputs on the device.
+/// What an entry tells the model, on the device.
 struct Prepared {
-    entry: ReadyEntry,
-    window: Option<[usize; 4]>,
-    weights: Latent,
     context: Tensor,
     pooled: Tensor,
     /// What a distilled model is told, unless that is nothing.
@@ -31,13 +31,33 @@ struct Prepared {
     places: ReferencePlaces,
 }
 
+/// A conditioning: its entries, and what each tells.
+struct Conditioned<'a> {
+    entries: &'a [ReadyEntry],
+    prepared: Vec<Prepared>,
+}
+
+/// What an entry tells at a level, and where it counts there: one evaluation of the model.
+struct Evaluation<'a> {
+    prepared: &'a Prepared,
+    coverage: Arc<Coverage>,
+}
+
+/// A part of the latent.
+struct View<'a> {
+    window: Window,
+    part: Cow<'a, Latent>,
+    /// What the model is given for it, on the device.
+    input: Tensor,
+}
+
 /// A diffusion model with its conditionings, at a latent size.
 pub(crate) struct Evaluator<'a> {
     studio: &'a Studio,
     opened: &'a Opened,
     flux: &'a Flux,
     sampling: &'a ModelSampling,
-    conditionings: Vec<Vec<Prepared>>,
+    conditionings: Vec<Conditioned<'a>>,
 }
 
 /// What conditionings are prepared with.
@@ -54,7 +74,7 @@ impl<'a> Evaluator<'a> {
         studio: &'a Studio,
         opened: &'a Opened,
         model: &'a Model,
-        conditionings: &[Vec<ReadyEntry>],
+        conditionings: &'a [Vec<ReadyEntry>],
         scene: &Scene<'_>,
     ) -> Result<Evaluator<'a>> {
         let Network::Flux(flux, _) = &model.source.network else {
@@ -62,95 +82,84 @@ impl<'a> Evaluator<'a> {
         };
         let lane = opened.session.lane()?;
         let prepare = |entry: &ReadyEntry| Prepared::new(entry, flux, model.format(), lane, scene);
-        let conditionings = conditionings
-            .iter()
-            .map(|entries| entries.iter().map(prepare).collect::<Result<Vec<_>>>())
-            .collect::<Result<Vec<_>>>()?;
+        let conditioned = |entries: &'a Vec<ReadyEntry>| -> Result<Conditioned<'a>> {
+            Ok(Conditioned { entries, prepared: entries.iter().map(prepare).collect::<Result<_>>()? })
+        };
+        let conditionings = conditionings.iter().map(conditioned).collect::<Result<_>>()?;
         Ok(Evaluator { studio, opened, flux, sampling: &model.sampling, conditionings })
     }
 
-    /// The clean latent that a conditioning sees in `x`: the mean of its entries, weighted by place. One that has
-    /// no entry at this level sees nothing.
-    pub(crate) fn predict(&self, which: usize, x: &Latent, sigma: f32) -> Result<Latent> {
+    /// The clean latents that conditionings see in `x`, by their places, in one pass over the model: each the mean of
+    /// its entries, weighted by place. One that has no entry at this level sees nothing.
+    pub(crate) fn predict(&self, wanted: &[usize], x: &Latent, sigma: f32) -> Result<Vec<Latent>> {
         let shape = dims(x)?;
-        let (mut sum, mut count) = (Latent::zeros(x.shape()), Latent::zeros(x.shape()));
-        // The reference divides by this much where nothing counts, so that the answer there is zero.
-        count.values_mut().fill(1e-37);
-        let entries = self.conditionings.get(which).map_or(&[][..], Vec::as_slice);
-        let counting = || entries.iter().filter(|entry| entry.entry.counts_at(sigma));
-        for entry in counting().filter(|entry| !entry.entry.told.is_default) {
-            let window = entry.window.unwrap_or([shape[2], shape[3], 0, 0]);
-            let part = crop(x, window)?;
-            let answer =
-                self.sampling.denoise_with(&part, sigma, |input, time| self.forward(entry, input, time))?;
-            add(&mut sum, &answer, &entry.weights, window, true)?;
-            add(&mut count, &answer, &entry.weights, window, false)?;
-        }
-        let left = uncovered(&count, shape)?;
-        let is_covered = left.is_zero();
-        for entry in counting().filter(|entry| entry.entry.told.is_default && !is_covered) {
-            let window = [shape[2], shape[3], 0, 0];
-            let answer =
-                self.sampling.denoise_with(x, sigma, |input, time| self.forward(entry, input, time))?;
-            add(&mut sum, &answer, &left, window, true)?;
-            add(&mut count, &answer, &left, window, false)?;
-        }
-        sum.values_mut().iter_mut().zip(count.values()).for_each(|(sum, count)| *sum /= count);
-        Ok(sum)
-    }
-
-    /// Predictions for a positive conditioning and, when asked for, a negative one.
-    pub(crate) fn predict_both(&self, x: &Latent, sigma: f32, want_negative: bool) -> Result<Prediction> {
-        let positive = self.predict(0, x, sigma)?;
-        let negative = if want_negative { Some(self.predict(1, x, sigma)?) } else { None };
-        Ok(Prediction { positive, negative })
-    }
-
-    fn forward(&self, entry: &Prepared, input: &Latent, time: f32) -> Result<Latent> {
-        let started = Instant::now();
-        let session = &self.opened.session;
-        let latent = session.lane()?.tensor(dims(input)?, input.values())?;
-        let inputs = FluxInputs {
-            concat: entry.concat.as_ref(),
-            guidance: entry.guidance.filter(|_| self.flux.config().guidance),
-            references: &entry.references,
-            reference_places: entry.places,
-            ..FluxInputs::new(&latent, time, &entry.context, &entry.pooled)
+        let evaluations: Vec<Vec<Evaluation<'_>>> =
+            wanted.iter().map(|which| self.evaluations(*which, sigma, shape)).collect();
+        let all: Vec<&Evaluation<'_>> = evaluations.iter().flatten().collect();
+        let mut answers = self.evaluate(&all, x, sigma)?.into_iter();
+        let joined = |evaluations: &Vec<Evaluation<'_>>| {
+            let coverages = evaluations.iter().map(|evaluation| evaluation.coverage.as_ref());
+            weighted_mean(coverages.zip(answers.by_ref()).collect(), shape)
         };
-        let output = self.flux.forward(session, &inputs)?.to_vec()?;
+        evaluations.iter().map(joined).collect()
+    }
+
+    /// What a conditioning asks of the model at a level.
+    fn evaluations(&self, which: usize, sigma: f32, shape: [usize; 4]) -> Vec<Evaluation<'_>> {
+        let Some(Conditioned { entries, prepared }) = self.conditionings.get(which) else {
+            return Vec::new();
+        };
+        let evaluation =
+            |Counting { index, coverage }| Evaluation { prepared: &prepared[index], coverage };
+        counting_at(entries, sigma, shape).into_iter().map(evaluation).collect()
+    }
+
+    /// The clean latents that the model sees: all evaluations of a step.
+    fn evaluate(&self, evaluations: &[&Evaluation<'_>], x: &Latent, sigma: f32) -> Result<Vec<Latent>> {
+        if evaluations.is_empty() {
+            return Ok(Vec::new());
+        }
+        let started = Instant::now();
+        // Evaluations of the same part of the latent share it on the device.
+        let mut views: Vec<View<'_>> = Vec::new();
+        let mut places = Vec::with_capacity(evaluations.len());
+        for evaluation in evaluations {
+            let window = evaluation.coverage.window();
+            let known = views.iter().position(|view| view.window == window);
+            places.push(known.unwrap_or(views.len()));
+            if known.is_none() {
+                views.push(self.view(window, x, sigma)?);
+            }
+        }
+        let time = self.sampling.timestep(sigma);
+        let inputs: Vec<FluxInputs<'_>> = evaluations
+            .iter()
+            .zip(&places)
+            .map(|(evaluation, place)| evaluation.prepared.inputs(self.flux, &views[*place].input, time))
+            .collect();
+        let outputs = self.flux.forward_all(&self.opened.session, &inputs)?;
+        let outputs = outputs.iter().map(Tensor::to_vec).collect::<std::result::Result<Vec<_>, _>>()?;
         self.studio.note_evaluation(self.opened, started);
-        Ok(Latent::new(input.shape().to_vec(), output)?)
+        let denoised = |(place, output): (usize, Vec<f32>)| {
+            let part = &views[place].part;
+            let output = Latent::new(part.shape().to_vec(), output)?;
+            Ok(self.sampling.calculate_denoised(sigma, &output, part))
+        };
+        places.into_iter().zip(outputs).map(denoised).collect()
     }
-}
 
-/// What is missing to 1 in the sum of all weights, `[batch, 1, height, width]`: there the default entries count.
-fn uncovered(count: &Latent, [batch, channels, height, width]: [usize; 4]) -> Result<Latent> {
-    // All channels of a place have the same weight.
-    let items = count.values().chunks_exact(channels.max(1) * height * width);
-    let first = items.flat_map(|item| &item[..height * width]);
-    let left = first.map(|covered| if *covered < 1.0 { 1.0 - covered } else { 0.0 }).collect();
-    Ok(Latent::new(vec![batch, 1, height, width], left)?)
-}
-
-/// Adds an answer times its weights, or the weights alone, to a part of a latent.
-fn add(
-    to: &mut Latent,
-    answer: &Latent,
-    weights: &Latent,
-    [height, width, top, left]: [usize; 4],
-    weighted: bool,
-) -> Result<()> {
-    let [_, channels, whole_height, whole_width] = dims(to)?;
-    let (plane, whole) = (height * width, whole_height * whole_width);
-    let values = to.values_mut();
-    for (at, answer) in answer.values().iter().enumerate() {
-        let (item, channel, y, x) =
-            (at / (plane * channels), at / plane % channels, at / width % height, at % width);
-        let weight = weights.values()[item * plane + y * width + x];
-        let place = (item * channels + channel) * whole + (top + y) * whole_width + left + x;
-        values[place] += if weighted { answer * weight } else { weight };
+    /// Brings a part of the latent to the device.
+    fn view<'x>(&self, window: Window, x: &'x Latent, sigma: f32) -> Result<View<'x>> {
+        let [_, _, height, width] = dims(x)?;
+        let part = if window == [height, width, 0, 0] {
+            Cow::Borrowed(x)
+        } else {
+            Cow::Owned(crop(x, window)?)
+        };
+        let input = self.sampling.calculate_input(sigma, &part);
+        let input = self.opened.session.lane()?.tensor(dims(&input)?, input.values())?;
+        Ok(View { window, part, input })
     }
-    Ok(())
 }
 
 impl Prepared {
@@ -162,15 +171,16 @@ impl Prepared {
         scene: &Scene<'_>,
     ) -> Result<Prepared> {
         let told = &entry.told;
-        let window = entry.window(scene.shape);
         let concat = match beside(flux, format, told, scene)? {
             None => None,
+            // A default entry looks at the whole latent.
+            Some(latent) if told.is_default => Some(lane.tensor(dims(&latent)?, latent.values())?),
             Some(latent) => {
-                let part = crop(&latent, window.unwrap_or([scene.shape[2], scene.shape[3], 0, 0]))?;
+                let part = crop(&latent, entry.coverage.window())?;
                 Some(lane.tensor(dims(&part)?, part.values())?)
             }
         };
-        let reference = |latent: &std::sync::Arc<Latent>| -> Result<Tensor> {
+        let reference = |latent: &Arc<Latent>| -> Result<Tensor> {
             let latent = format.to_model(latent)?;
             let latent = if latent.shape()[0] > 1 { to_batch(&latent, scene.shape[0])? } else { latent };
             Ok(lane.tensor(dims(&latent)?, latent.values())?)
@@ -187,16 +197,24 @@ impl Prepared {
             )));
         };
         Ok(Prepared {
-            window,
-            weights: entry.weights(scene.shape),
             context: lane.tensor([batch, tokens, width], &told.tokens.values)?,
             pooled,
             guidance: (!told.guidance_off).then(|| told.guidance.unwrap_or(USUAL_GUIDANCE)),
             concat,
             references: told.reference_latents.iter().map(reference).collect::<Result<_>>()?,
             places: places(told.reference_method.as_deref())?,
-            entry: entry.clone(),
         })
+    }
+
+    /// What the model is given with a latent at a time.
+    fn inputs<'a>(&'a self, flux: &Flux, latent: &'a Tensor, time: f32) -> FluxInputs<'a> {
+        FluxInputs {
+            concat: self.concat.as_ref(),
+            guidance: self.guidance.filter(|_| flux.config().guidance),
+            references: &self.references,
+            reference_places: self.places,
+            ..FluxInputs::new(latent, time, &self.context, &self.pooled)
+        }
     }
 }
 

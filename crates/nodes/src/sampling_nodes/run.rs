@@ -4,14 +4,15 @@ use graph::{Call, Failure, Literal, Picture};
 use image::imageops::FilterType;
 use residency::Cancel;
 use sampling::{
-    Latent, LatentFormat, Observer, Prediction, Request, Sampler, Step, Tuning, noise, resize_mask, sample,
+    Conditioning, Latent, LatentFormat, Observer, Request, Sampler, Step, Tuning, noise, resize_mask, sample,
 };
 
 use super::entries::ready;
 use super::guider::{Guider, Guiding};
 use super::planes::{dims, mask_planes};
 use super::predicting::{Evaluator, Scene};
-use crate::studio::{Model, PreviewMethod, Studio, Wanted, WorkSize};
+use super::step_shape::largest_step;
+use crate::studio::{Model, PreviewMethod, Studio, Wanted};
 use crate::value::LatentImage;
 use crate::{Error, Result};
 
@@ -81,22 +82,9 @@ impl Work<'_> {
         let model = &self.guider.model;
         let shape = dims(&self.latent)?;
         let conditionings = ready(&self.guider.conditionings(), shape, &model.sampling)?;
-        let tokens = conditionings.iter().flatten().filter_map(|entry| entry.told.tokens.shape.get(1)).max();
-        // References are more tokens of the picture: as many as if it were higher.
-        let references = conditionings.iter().flatten().map(|entry| {
-            let values = entry.told.reference_latents.iter().map(|latent| match *latent.shape() {
-                [_, _, height, width] => height * width,
-                _ => 0,
-            });
-            values.sum::<usize>()
-        });
-        let size = WorkSize {
-            batch: shape[0],
-            height: shape[2] + references.max().unwrap_or(0).div_ceil(shape[3].max(1)),
-            width: shape[3],
-            text: tokens.copied().unwrap_or(0),
-        };
-        let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, size };
+        let evaluated = self.guider.evaluated(self.run.sampler.needs_negative());
+        let work = largest_step(&conditionings, &evaluated, &self.run.sigmas, shape);
+        let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, work: &work };
         let cancel = Cancel::from(std::sync::Arc::clone(&self.call.job.cancel));
         let mut watching = Watching::new(self.studio, self.call, model.format());
         let latent = self.studio.with_session(wanted, &cancel, |opened| {
@@ -135,21 +123,29 @@ impl Work<'_> {
         if guides_itself {
             request.cfg = 1.0;
         }
-        let mut predict = |x: &Latent, sigma: f32, want_negative: bool| {
-            let plain = |x: &Latent| -> Result<Prediction> {
+        let mut predict = |x: &Latent, sigma: f32, wanted: &[Conditioning]| {
+            let plain = |x: &Latent| -> Result<Vec<Latent>> {
                 if guides_itself {
-                    self.guider.guided(evaluator, x, sigma, want_negative)
-                } else {
-                    evaluator.predict_both(x, sigma, want_negative)
+                    return self.guider.guided(evaluator, x, sigma, wanted);
                 }
+                let places: Vec<usize> = wanted.iter().map(place).collect();
+                evaluator.predict(&places, x, sigma)
             };
             let answer = match &thresholds {
                 None => plain(x),
-                Some(thresholds) => thresholds.keep(x, sigma, plain),
+                Some(thresholds) => thresholds.keep(x, sigma, wanted, plain),
             };
             Ok(answer?)
         };
         Ok(sample(&request, &mut predict, watching)?)
+    }
+}
+
+/// Where a conditioning stands in the list of a guider that leaves guiding to the sampler.
+fn place(conditioning: &Conditioning) -> usize {
+    match conditioning {
+        Conditioning::Positive => 0,
+        Conditioning::Negative => 1,
     }
 }
 
@@ -196,14 +192,19 @@ impl<'a> Thresholds<'a> {
         &self,
         x: &Latent,
         sigma: f32,
-        predict: impl Fn(&Latent) -> Result<Prediction>,
-    ) -> Result<Prediction> {
+        wanted: &[Conditioning],
+        predict: impl Fn(&Latent) -> Result<Vec<Latent>>,
+    ) -> Result<Vec<Latent>> {
         let mask = self.at(sigma);
         let sampling = &self.work.guider.model.sampling;
         let kept = sampling.noise_scaling(sigma, &self.work.noise, &self.image, false);
-        let mut prediction = predict(&blend(x, &kept, &mask))?;
-        prediction.positive = blend(&prediction.positive, &self.image, &mask);
-        Ok(prediction)
+        let mut predictions = predict(&blend(x, &kept, &mask))?;
+        for (conditioning, prediction) in wanted.iter().zip(&mut predictions) {
+            if *conditioning == Conditioning::Positive {
+                *prediction = blend(prediction, &self.image, &mask);
+            }
+        }
+        Ok(predictions)
     }
 }
 

@@ -57,7 +57,7 @@ pub struct StepShape {
 }
 
 /// One evaluation of a diffusion model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EvaluationShape {
     /// Rows of the latent.
     pub height: usize,
@@ -65,8 +65,8 @@ pub struct EvaluationShape {
     pub width: usize,
     /// Tokens of text.
     pub text: usize,
-    /// Values of one channel of all reference latents.
-    pub references: usize,
+    /// Height and width of each reference latent.
+    pub references: Vec<[usize; 2]>,
 }
 
 impl Work {
@@ -116,7 +116,8 @@ impl Work {
             Work::Step(step) => {
                 let shapes = step.evaluations.iter().map(|shape| {
                     let EvaluationShape { height, width, text, references } = shape;
-                    format!("{height}x{width}+{text}+{references}")
+                    let references = references.iter().map(|[height, width]| format!("+{height}x{width}"));
+                    format!("{height}x{width}+{text}{}", references.collect::<String>())
                 });
                 format!("step {}x[{}]", step.batch, shapes.collect::<Vec<_>>().join(", "))
             }
@@ -134,7 +135,7 @@ impl Network {
         let PictureSize { batch, height, width, evaluations } = size;
         match self {
             Network::Flux(..) => {
-                let shape = EvaluationShape { height, width, text: USUAL_TEXT_TOKENS, references: 0 };
+                let shape = EvaluationShape { height, width, text: USUAL_TEXT_TOKENS, references: Vec::new() };
                 Work::step(batch, vec![shape; evaluations.max(1)])
             }
             Network::Text(text) => {
@@ -189,14 +190,15 @@ fn rehearse_step(flux: &Flux, session: &Session, step: &StepShape) -> Result<()>
     let beside = config.in_channels.saturating_sub(config.out_channels);
     let mut values = Vec::new();
     for shape in &step.evaluations {
-        let EvaluationShape { height, width, text, references } = *shape;
-        let reference = (references > 0).then(|| [1, config.in_channels, references.div_ceil(width.max(1)), width]);
+        let EvaluationShape { height, width, text, references } = shape;
+        let (height, width, text) = (*height, *width, *text);
+        let reference = |[height, width]: &[usize; 2]| zeros(lane, [1, config.in_channels, *height, *width]);
         values.push((
             zeros(lane, [batch, config.in_channels - beside, height, width])?,
             (beside > 0).then(|| zeros(lane, [batch, beside, height, width])).transpose()?,
             zeros(lane, [1, text.max(1), config.context_width])?,
             zeros(lane, [1, config.pooled_width])?,
-            reference.map(|shape| zeros(lane, shape)).transpose()?.into_iter().collect::<Vec<_>>(),
+            references.iter().map(reference).collect::<Result<Vec<_>>>()?,
         ));
     }
     let inputs: Vec<FluxInputs<'_>> = values

@@ -261,6 +261,7 @@ impl NodeClass for Tell {
         Schema::new("Tell", "testing")
             .input(Input::int("seed", 0, 0, 1000))
             .input(Input::boolean("beside", false))
+            .input(Input::int("tokens", 6, 1, 1000).optional())
             .output("CONDITIONING")
     }
 
@@ -270,7 +271,8 @@ impl NodeClass for Tell {
             shape: shape.to_vec(),
             values: testkit::random_normal(seed, shape.iter().product()),
         };
-        let mut entry = Entry::new(random(&[1, 6, 4096], seed), Some(random(&[1, 768], seed + 1)));
+        let tokens = call.size("tokens").unwrap_or(6);
+        let mut entry = Entry::new(random(&[1, tokens, 4096], seed), Some(random(&[1, 768], seed + 1)));
         if call.boolean("beside")? {
             let latent = random(&[1, 16, 8, 8], seed + 2);
             entry.concat_latent = Some(Arc::new(Latent::new(latent.shape, latent.values).unwrap()));

@@ -1,7 +1,7 @@
 //! What the golden tests share: latents from files, and a model that answers with stored predictions.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use sampling::{Latent, ModelSampling, Observer, Parameterization, Prediction, Predictor, Step};
+use sampling::{Conditioning, Latent, ModelSampling, Observer, Parameterization, Predictor, Step};
 use testkit::Golden;
 
 /// A file of this crate's test data.
@@ -54,11 +54,11 @@ impl Predictor for Replay {
         &mut self,
         x: &Latent,
         sigma: f32,
-        _: bool,
-    ) -> Result<Prediction, Box<dyn std::error::Error + Send + Sync>> {
+        _: &[Conditioning],
+    ) -> Result<Vec<Latent>, Box<dyn std::error::Error + Send + Sync>> {
         self.asked.push((x.clone(), sigma));
         let positive = self.answers.next().ok_or("more calls than stored predictions")?;
-        Ok(Prediction { positive, negative: None })
+        Ok(vec![positive])
     }
 }
 

@@ -12,13 +12,24 @@ use crate::{Probe, Result};
 /// Added to the variance in every normalisation.
 pub(super) const NORM_EPS: f32 = 1e-6;
 
-/// The activations between double blocks. They travel together to where the next block computes.
+/// One evaluation's activations before the first block.
+pub(super) struct Entered {
+    /// Image tokens `[batch, tokens, hidden]`.
+    pub(super) image: Tensor,
+    /// Text tokens `[batch, tokens, hidden]`.
+    pub(super) text: Tensor,
+    /// Time, guidance and pooled text, `[batch or 1, hidden]`.
+    pub(super) vector: Tensor,
+}
+
+/// The activations between double blocks, of evaluations that run as one batch. They travel together to where the next block computes.
 pub(super) struct Apart {
     /// Image tokens `[batch, tokens, hidden]`.
     image: Tensor,
     /// Text tokens `[batch, tokens, hidden]`.
     text: Tensor,
-    /// Time, guidance and pooled text, after the SiLU with which every block begins, `[batch or 1, hidden]`.
+    /// Time, guidance and pooled text, after the SiLU with which every block begins: as many rows as there are items,
+    /// or one for all items of an evaluation.
     vector: Everywhere,
     positions: Positions,
 }
@@ -68,9 +79,15 @@ struct Heads {
 }
 
 impl Apart {
-    pub(super) fn new(image: Tensor, text: Tensor, vector: &Tensor, positions: Positions) -> Result<Apart> {
-        let vector = Everywhere { first: vector.activate(Activation::Silu)?, copies: Vec::new() };
-        Ok(Apart { image, text, vector, positions })
+    /// The activations of one or more evaluations of equal shapes, one after the other.
+    pub(super) fn new(entered: Vec<Entered>, positions: Positions) -> Result<Apart> {
+        let together = |part: fn(&Entered) -> &Tensor| match entered.as_slice() {
+            [only] => Ok(part(only).clone()),
+            many => Tensor::concat(&many.iter().map(part).collect::<Vec<_>>(), 0),
+        };
+        let vector = together(|entered| &entered.vector)?.activate(Activation::Silu)?;
+        let (image, text) = (together(|entered| &entered.image)?, together(|entered| &entered.text)?);
+        Ok(Apart { image, text, vector: Everywhere { first: vector, copies: Vec::new() }, positions })
     }
 
     /// The same activations where a block computes.
@@ -102,8 +119,9 @@ impl Apart {
         let image_side = Side { config, lease, name: format!("{block}.img") };
         let text_side = Side { config, lease, name: format!("{block}.txt") };
         let vector = self.vector.on(lease)?;
-        let [image_first, image_second] = image_side.modulations(&vector, probe)?;
-        let [text_first, text_second] = text_side.modulations(&vector, probe)?;
+        let items = self.image.dim(0);
+        let [image_first, image_second] = image_side.modulations(&vector, items, probe)?;
+        let [text_first, text_second] = text_side.modulations(&vector, items, probe)?;
 
         let attended = {
             let heads = Heads::empty(config, &self.text, texts + images)?;
@@ -153,7 +171,7 @@ impl Joined {
         let rotation = self.positions.on(lease.lane())?;
         let change = lease.linear(&format!("{block}.modulation.lin"), &self.vector.on(lease)?)?;
         probe.show(format_args!("{block}.modulation.lin"), &change);
-        let change = modulation(&change, 0, 3)?;
+        let change = modulation(&by_item(&change, self.tokens.dim(0))?, 0, 3)?;
 
         // Each step's inputs go as soon as its result is there: sequences are long.
         let modulated = change.apply(&self.tokens, format_args!("{block}.pre_norm"), probe)?;
@@ -197,10 +215,16 @@ struct Side<'a> {
 
 impl Side<'_> {
     /// How attention and feed-forward are moved.
-    fn modulations(&self, vector: &Tensor, probe: &mut Probe<'_>) -> Result<[Modulation; 2]> {
+    fn modulations(
+        &self,
+        vector: &Tensor,
+        items: usize,
+        probe: &mut Probe<'_>,
+    ) -> Result<[Modulation; 2]> {
         let name = format!("{}_mod.lin", self.name);
         let change = self.lease.linear(&name, vector)?;
         probe.show(format_args!("{name}"), &change);
+        let change = by_item(&change, items)?;
         Ok([modulation(&change, 0, 6)?, modulation(&change, 3, 6)?])
     }
 
@@ -282,10 +306,19 @@ impl Modulation {
     }
 }
 
-/// Three parts of a modulation `[batch, parts · hidden]`, from part `first`.
+/// Modulations `[rows, width]` as `[items or 1, 1, width]`: an evaluation of several items may have one row for all.
+pub(super) fn by_item(change: &Tensor, items: usize) -> Result<Tensor> {
+    let (rows, width) = (change.dim(0), change.dim(1));
+    let change = change.reshape([rows, 1, width])?;
+    if rows == 1 || rows == items {
+        return Ok(change);
+    }
+    Ok(change.broadcast([rows, items / rows, width])?.reshape([items, 1, width])?)
+}
+
+/// Three parts of a modulation `[items or 1, 1, parts · hidden]`, from part `first`.
 fn modulation(change: &Tensor, first: usize, parts: usize) -> Result<Modulation> {
-    let width = change.dim(1) / parts;
-    let change = change.reshape([change.dim(0), 1, change.dim(1)])?;
+    let width = change.dim(2) / parts;
     let part = |i: usize| change.slice(2, (first + i) * width, width);
     Ok(Modulation { shift: part(0)?, scale: part(1)?, gate: part(2)? })
 }
