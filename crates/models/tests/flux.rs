@@ -23,7 +23,7 @@ fn flux(name: &str) -> (Flux, Manifest) {
     let checkpoint = checkpoint(name);
     let detected = detect(&checkpoint);
     let flux = Flux::read(&checkpoint, &detected).unwrap();
-    let manifest = flux.manifest(&checkpoint, flux.tokens(1, 8, 8, 12)).unwrap();
+    let manifest = flux.manifest(&checkpoint).unwrap();
     assert_eq!(detected.parts[0].unused(&checkpoint, &manifest), [""; 0]);
     (flux, manifest)
 }
@@ -146,7 +146,7 @@ fn unpacked(name: &str) -> (Flux, Manifest) {
     writer.write(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let flux = Flux::read(&checkpoint, &detect(&checkpoint)).unwrap();
-    let manifest = flux.manifest(&checkpoint, flux.tokens(1, 8, 8, 12)).unwrap();
+    let manifest = flux.manifest(&checkpoint).unwrap();
     (flux, manifest)
 }
 
@@ -308,7 +308,7 @@ fn fill(value: f32) -> (Flux, Manifest) {
     let bytes = writer.metadata("gantry_unet_config", metadata).finish().unwrap();
     let checkpoint = Checkpoint::from_memory(("fill", bytes.into()), Vec::new()).unwrap();
     let flux = Flux::read(&checkpoint, &detect(&checkpoint)).unwrap();
-    let manifest = flux.manifest(&checkpoint, flux.tokens(1, 8, 8, 12)).unwrap();
+    let manifest = flux.manifest(&checkpoint).unwrap();
     (flux, manifest)
 }
 

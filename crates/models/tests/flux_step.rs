@@ -15,7 +15,7 @@ use testkit::random_normal;
 fn flux(name: &str) -> (Flux, Manifest) {
     let checkpoint = checkpoint(name);
     let flux = Flux::read(&checkpoint, &detect(&checkpoint)).unwrap();
-    let manifest = flux.manifest(&checkpoint, flux.tokens(1, 8, 8, 12)).unwrap();
+    let manifest = flux.manifest(&checkpoint).unwrap();
     (flux, manifest)
 }
 

@@ -29,7 +29,7 @@ impl Loaded {
     fn new(name: &'static str) -> Loaded {
         let checkpoint = shared(name);
         let encoder = TextEncoder::read_all(&checkpoint, &detect(&checkpoint)).unwrap().remove(0);
-        let session = open_on_cpu(encoder.manifest(&checkpoint, 256).unwrap());
+        let session = open_on_cpu(encoder.manifest(&checkpoint).unwrap());
         Loaded { encoder, session }
     }
 

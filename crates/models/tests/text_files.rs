@@ -137,7 +137,7 @@ fn tokens() -> Tokens {
 
 fn encode_with(checkpoint: &Checkpoint, options: EncodeOptions<'_>) -> Encoded {
     let encoder = read(checkpoint);
-    let session = open_on_cpu(encoder.manifest(checkpoint, 24).unwrap());
+    let session = open_on_cpu(encoder.manifest(checkpoint).unwrap());
     encoder.encode(&session, &tokens(), options).unwrap()
 }
 
@@ -273,7 +273,7 @@ fn the_same_bits_on_every_placement() {
             ("sim:0,30kb;sim:1,*", RemotePolicy::InPlace),
         ] {
             let residency = Residency::new(machine(&["1gb@50gbps", "1gb@50gbps"]));
-            let manifest = encoder.manifest(&file, 24).unwrap();
+            let manifest = encoder.manifest(&file).unwrap();
             let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), allocation, remote);
             let session = open(&residency, manifest, plan);
             let encoded = encoder.encode(&session, &tokens(), EncodeOptions::default()).unwrap();
@@ -287,7 +287,7 @@ fn a_learned_vector_stands_where_its_token_would() {
     let tensors = small_clip(64);
     let file = safetensors(&tensors, Encoding::F32);
     let encoder = read(&file);
-    let session: Session = open_on_cpu(encoder.manifest(&file, 24).unwrap());
+    let session: Session = open_on_cpu(encoder.manifest(&file).unwrap());
     let expected = encoder.encode(&session, &tokens(), EncodeOptions::default()).unwrap();
     let Symbol::Id(id) = tokens().chunks[1][3].symbol else { panic!("not an id") };
     let row = &tensors[0].2[id as usize * 64..][..64];
@@ -312,12 +312,12 @@ fn wrong_files_and_tokens_say_what_they_are() {
     let mut cut = small_t5();
     cut.retain(|(name, ..)| name != "encoder.block.1.layer.1.DenseReluDense.wo.weight");
     let file = safetensors(&cut, Encoding::F32);
-    let error = read(&file).manifest(&file, 24).unwrap_err().to_string();
+    let error = read(&file).manifest(&file).unwrap_err().to_string();
     assert!(error.contains("encoder.block.1.layer.1.DenseReluDense.wo.weight"), "{error}");
 
     let file = safetensors(&small_t5(), Encoding::F32);
     let encoder = read(&file);
-    let session = open_on_cpu(encoder.manifest(&file, 24).unwrap());
+    let session = open_on_cpu(encoder.manifest(&file).unwrap());
     let mut wild = tokens();
     wild.chunks[0][2].symbol = Symbol::Id(96);
     let error = encoder.encode(&session, &wild, EncodeOptions::default()).unwrap_err().to_string();

@@ -24,7 +24,7 @@ fn open_kl(name: &str) -> (Kl, Session) {
     let checkpoint = checkpoint(name);
     let detected = detect(&checkpoint);
     let kl = read(&checkpoint);
-    let manifest = kl.manifest(&checkpoint, 64, 64).unwrap();
+    let manifest = kl.manifest(&checkpoint).unwrap();
     assert_eq!(detected.parts[0].unused(&checkpoint, &manifest), [""; 0]);
     (kl, open_on_cpu(manifest))
 }
@@ -132,7 +132,7 @@ fn small(prefix: &str) -> Checkpoint {
 
 /// A session on a simulated device with this much memory.
 fn open_on_sim(checkpoint: &Checkpoint, memory: &str, allocation: &str, remote: RemotePolicy) -> Session {
-    let manifest = read(checkpoint).manifest(checkpoint, 64, 64).unwrap();
+    let manifest = read(checkpoint).manifest(checkpoint).unwrap();
     let residency = Residency::new(machine(&[memory, memory]));
     let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), allocation, remote);
     open(&residency, manifest, plan)
@@ -194,7 +194,7 @@ fn working_bytes_are_those_that_are_used() {
 fn one_tile_that_covers_all_is_the_whole() {
     let checkpoint = small("");
     let kl = read(&checkpoint);
-    let session = open_on_cpu(kl.manifest(&checkpoint, 64, 64).unwrap());
+    let session = open_on_cpu(kl.manifest(&checkpoint).unwrap());
     let lane = session.lane().unwrap();
     let tiling = Tiling { tile: 32, overlap: 4 };
     let image = lane.tensor([2, 32, 20, 3], &testkit::random_f32(8, 2 * 32 * 20 * 3)).unwrap();
@@ -233,7 +233,7 @@ fn the_same_bits_under_a_prefix_and_on_every_placement() {
 fn sizes_that_are_no_multiple_are_cut_at_both_sides() {
     let checkpoint = small("");
     let kl = read(&checkpoint);
-    let session = open_on_cpu(kl.manifest(&checkpoint, 64, 64).unwrap());
+    let session = open_on_cpu(kl.manifest(&checkpoint).unwrap());
     let lane = session.lane().unwrap();
     let image = lane.tensor([1, 9, 13, 3], &testkit::random_f32(8, 9 * 13 * 3)).unwrap();
     let cut = image.slice(1, 0, 8).unwrap().slice(2, 0, 12).unwrap();

@@ -291,7 +291,7 @@ fn lotus_is_told_the_empty_prompt() {
     let mut tokens = tokenizer.tokenize("", models::text::PromptOptions::default());
     tokens.chunks[0].truncate(2);
     let residency = Residency::new(bench.studio.devices.clone());
-    let manifest = encoder.manifest(&file, 2).unwrap();
+    let manifest = encoder.manifest(&file).unwrap();
     let spec = placement::DeviceSpec {
         id: DeviceId::CPU,
         total_bytes: 8 << 30,
@@ -300,7 +300,7 @@ fn lotus_is_told_the_empty_prompt() {
         compute_factor: 1.0,
         reaches: Vec::new(),
     };
-    let request = Residency::plan_request(&manifest, DeviceId::CPU, vec![spec], |flops| flops as f64 / 1e9);
+    let request = Residency::plan_request(&manifest, DeviceId::CPU, vec![spec]);
     let plan = placement::plan(&request).unwrap();
     let id = residency.load(manifest, plan, LoadOptions::default()).unwrap();
     let session = residency.open(id, &Cancel::default()).unwrap();

@@ -211,7 +211,7 @@ fn room_to_work_in_is_made_before_a_model_is_staged() {
     run(&residency, id).unwrap();
     let manifest = manifest(&second, "second");
     let specs = device_specs(&machine(&["2mb@20gbps"]));
-    let mut request = Residency::plan_request(&manifest, DeviceId::sim(0), specs, |flops| flops as f64 / 1e9);
+    let mut request = Residency::plan_request(&manifest, DeviceId::sim(0), specs);
     request.working_bytes = 1 << 20;
     let plan = placement::plan(&request).unwrap();
     let id = residency.load(manifest, plan, LoadOptions::default()).unwrap();

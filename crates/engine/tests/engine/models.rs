@@ -25,9 +25,9 @@ pub(crate) fn load(residency: &Residency, models: &[(&str, Retention)]) -> Scrat
             name: "w".to_owned(),
         };
         let manifest =
-            Manifest::builder(*name, "test").block("block", false, 1, vec![weight]).finish().unwrap();
+            Manifest::builder(*name, "test").block("block", false, vec![weight]).finish().unwrap();
         let specs = residency.devices().iter().map(spec).collect();
-        let mut request = Residency::plan_request(&manifest, DeviceId::null(0), specs, |_| 1.0);
+        let mut request = Residency::plan_request(&manifest, DeviceId::null(0), specs);
         request.allocation = AllocationText::automatic();
         let plan = placement::plan(&request).unwrap();
         residency

@@ -55,7 +55,7 @@ pub(crate) fn plan(
         reaches: ids.iter().map(|id| PeerLink { device: *id, bytes_per_s: 10e9 }).collect(),
     };
     let specs = devices.iter().map(spec).collect();
-    let mut request = Residency::plan_request(manifest, compute, specs, |flops| flops as f64 / 1e9);
+    let mut request = Residency::plan_request(manifest, compute, specs);
     request.allocation =
         if text.is_empty() { AllocationText::automatic() } else { AllocationText::parse(text).unwrap() };
     request.remote = remote;

@@ -89,7 +89,7 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
     for i in 0..BLOCKS {
         let names = ["up.weight", "up.bias", "down.weight"].map(|n| format!("blocks.{i}.{n}"));
         let flops = (4 * WIDTH * INNER) as u64;
-        builder = builder.block(format!("blocks.{i}"), false, flops, names.map(spec).into());
+        builder = builder.block(format!("blocks.{i}"), false, names.map(spec).into());
     }
     builder.finish().unwrap()
 }
@@ -136,7 +136,7 @@ pub(crate) fn plan(
     remote: RemotePolicy,
 ) -> Plan {
     let mut request =
-        Residency::plan_request(manifest, compute, device_specs(devices), |flops| flops as f64 / 1e9);
+        Residency::plan_request(manifest, compute, device_specs(devices));
     request.allocation =
         if text.is_empty() { AllocationText::automatic() } else { AllocationText::parse(text).unwrap() };
     request.remote = remote;
