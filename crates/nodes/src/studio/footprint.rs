@@ -92,3 +92,95 @@ fn cost_of(call: &OpCall) -> placement::OpCost {
     };
     placement::OpCost { kind, dtype, flops, bytes }
 }
+
+#[cfg(test)]
+mod tests {
+    use device::{Backend, SimBackend, SimSpec};
+    use device_cpu::CpuBackend;
+    use models::detect::detect;
+    use testkit::ScratchDir;
+
+    use super::*;
+    use crate::Folders;
+    use crate::studio::planning::Demand;
+    use crate::studio::{EvaluationShape, Placing, Settings, Studio};
+
+    /// A studio on the CPU and one simulated device.
+    fn studio(spec: &str) -> (Studio, ScratchDir) {
+        let dir = ScratchDir::new().unwrap();
+        let host = Arc::new(CpuBackend::new());
+        let cpu = Device::new(Arc::clone(&host) as Arc<dyn Backend>, 8 << 30);
+        let spec: SimSpec = spec.parse().unwrap();
+        let sim = SimBackend::new(0, spec, Arc::clone(&host) as Arc<dyn Backend>, host.executor());
+        let devices = Registry::new([cpu, Device::new(Arc::new(sim), spec.memory)]);
+        let settings = Settings { profile_file: Some(dir.path().join("machine.json")), ..Settings::default() };
+        (Studio::new(Folders::at(dir.path()), devices, DeviceId::sim(0), settings), dir)
+    }
+
+    fn source(studio: &Studio, dir: &ScratchDir, name: &str) -> Source {
+        let path = testkit::Manifest::bundled(name).unwrap().write_to(dir.path()).unwrap();
+        let file = studio.open_file(&path).unwrap();
+        let (found, placing) = (detect(&file), Placing::automatic(DeviceId::sim(0)));
+        match name {
+            name if name.starts_with("t5") => Source::encoders(&file, &found, &placing).unwrap().remove(0),
+            name if name.contains("ae") => Source::autoencoder(&file, &found, placing).unwrap(),
+            _ => Source::diffusion(&file, &found, None, placing).unwrap(),
+        }
+    }
+
+    fn step(height: usize, width: usize, texts: &[usize]) -> Work {
+        let shape = |text: &usize| EvaluationShape { height, width, text: *text, references: Vec::new() };
+        Work::step(1, texts.iter().map(shape).collect())
+    }
+
+    /// What the work takes of a device that really computes, beside the weights.
+    fn peak_of(studio: &Studio, source: &Source, work: &Work) -> u64 {
+        let planned = studio.plan(source, Demand { work: Some(work), patch_bytes: 0, more_bytes: 0 }).unwrap();
+        let residency = Residency::new(studio.devices.clone());
+        let options = LoadOptions { dtype: Some(planned.dtype), ..LoadOptions::default() };
+        let id = residency.load(source.manifest().unwrap(), planned.plan, options).unwrap();
+        let session = residency.open(id, &Cancel::default()).unwrap();
+        let ledger = studio.devices.get(DeviceId::sim(0)).unwrap().ledger();
+        let before = ledger.report().used;
+        ledger.take_peak();
+        source.network.rehearse(&session, work).unwrap();
+        ledger.take_peak() - before
+    }
+
+    #[test]
+    fn a_rehearsal_tells_what_the_device_will_hold() {
+        let (studio, dir) = studio("6gb@50gbps");
+        let cases = [
+            ("flux_dev_micro", vec![step(16, 16, &[12]), step(32, 24, &[64]), step(16, 40, &[12, 12])]),
+            ("t5xxl_tiny", [16, 64, 256].map(|tokens| Work::Text { chunks: 1, tokens }).to_vec()),
+            ("flux_ae", [(8, 8), (12, 8), (16, 16)].map(|(height, width)| Work::Decode { height, width }).to_vec()),
+        ];
+        for (name, works) in cases {
+            let source = source(&studio, &dir, name);
+            for work in works {
+                let planned = studio.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 });
+                let told = planned.unwrap().working_bytes() as f64;
+                let peak = peak_of(&studio, &source, &work) as f64;
+                assert!((told / peak - 1.0).abs() <= 0.02, "{name}, {work:?}: told {told}, used {peak}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_with_little_more_than_the_streamed_peak_will_do() {
+        let (roomy, dir) = studio("2gb@50gbps");
+        let flux = source(&roomy, &dir, "flux_dev_micro");
+        let work = step(16, 16, &[12]);
+        let demand = Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 };
+        // The smallest plan: everything that can stream does, through one slot.
+        let request = roomy.plan(&flux, demand).unwrap().request;
+        let fixed: u64 = request.blocks.iter().filter(|block| block.pinned).map(|block| block.bytes).sum();
+        let largest = request.blocks.iter().filter(|block| !block.pinned).map(|block| block.bytes).max().unwrap();
+        let least = fixed + largest + request.working_bytes;
+        let (tight, _) = studio(&format!("{}b@50gbps", least + least / 20));
+        assert!(tight.plan(&flux, demand).is_ok());
+        let (small, _) = studio(&format!("{}b@50gbps", least * 9 / 10));
+        let error = small.plan(&flux, demand).unwrap_err();
+        assert!(matches!(error, crate::Error::Plan(placement::PlanError::NoRoom { .. })), "{error}");
+    }
+}

@@ -32,7 +32,7 @@ pub(crate) struct Planned {
     pub(crate) footprints: HashMap<DeviceId, Arc<Footprint>>,
     /// The name under which times are learnt.
     pub(crate) workload: String,
-    request: PlanRequest,
+    pub(super) request: PlanRequest,
     outside_s: f64,
 }
 
