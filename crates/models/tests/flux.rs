@@ -252,7 +252,7 @@ fn working_bytes_are_those_that_are_used() {
         let lane = session.lane().unwrap();
         let ledger = lane.device().ledger();
         let before = ledger.report().used;
-        ledger.reset_peak();
+        ledger.take_peak();
         let x = lane.tensor([1, 16, height, width], &random_normal(1, 16 * height * width)).unwrap();
         let context = lane.tensor([1, text, 4096], &random_normal(2, text * 4096)).unwrap();
         let pooled = lane.tensor([1, 768], &random_normal(3, 768)).unwrap();
