@@ -157,7 +157,9 @@ impl Staged {
         let mut lanes = BTreeMap::new();
         for block in &plan.blocks {
             let device = devices.get(block.runs_on)?;
-            let lane = dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::new(device, dtype))?;
+            // A device that has not the type computes in f32.
+            let lane =
+                dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
             lanes.insert(block.runs_on, lane);
         }
         let host = host.clone();

@@ -8,7 +8,7 @@ mod positions;
 mod weights;
 
 use checkpoint::Checkpoint;
-use meta::Encoding;
+use meta::{DType, Encoding};
 use residency::{Manifest, Session};
 use tensor::{Activation, Lane, Padding, Tensor};
 
@@ -121,6 +121,12 @@ impl Flux {
     /// Bytes that move when the next block computes on another device.
     pub fn activation_bytes(&self, tokens: Tokens, element_bytes: usize) -> u64 {
         (tokens.batch * (tokens.image + tokens.text) * self.config.hidden * element_bytes) as u64
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// The residual streams outgrow f16.
+    pub fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
     }
 
     /// Evaluates the model: the direction from image to noise, `[batch, channels, height, width]`.

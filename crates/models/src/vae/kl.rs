@@ -8,6 +8,7 @@ mod weights;
 use std::ops::Range;
 
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Manifest, Session};
 use tensor::Tensor;
 
@@ -60,6 +61,12 @@ impl Kl {
     /// Bytes that activations take at most for a whole image of this size, with elements of this size.
     pub fn working_bytes(&self, height: usize, width: usize, element_bytes: usize) -> u64 {
         (weights::working_values(&self.config, height * width) * element_bytes) as u64
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// The last layers of its decoder outgrow f16.
+    pub fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
     }
 
     /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1, one

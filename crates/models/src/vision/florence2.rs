@@ -20,6 +20,7 @@ mod tokenizer;
 mod weights;
 
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::Tensor;
 
@@ -79,6 +80,12 @@ impl Florence2 {
         let (side, stage) = (self.config.side as u64, &self.config.stages[0]);
         let places = side.div_ceil(stage.stride as u64).pow(2);
         places.saturating_mul(12 * (stage.channels * element_bytes) as u64)
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// Its files are in f16.
+    pub fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F16, DType::F32]
     }
 
     /// Tokens that stand for a picture, `[1, tokens, width]`, of normalised pixels `[1, 3, height, width]`.
