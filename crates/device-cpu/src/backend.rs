@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use device::{
-    Backend, Description, Error, HostExecutor, HostStream, Memory, MemoryInfo, OpCall, Result, Span,
+    Backend, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo, OpCall, Result, Span,
     StreamBackend, StreamKind,
 };
 use meta::{DType, DeviceId};
 
-use crate::memory::HostPool;
+use crate::memory::{self, HostPool};
 use crate::{access, ops};
 
 /// The host's processors and memory.
@@ -85,15 +85,21 @@ impl Backend for CpuBackend {
                 budget: self.total,
                 used: 0,
                 reserved: 0,
+                op: None,
             })),
         }
+    }
+
+    fn allocation_bytes(&self, bytes: usize) -> u64 {
+        // What is too large to count is more than any host has.
+        memory::rounded(bytes).map_or(u64::MAX, |size| size as u64)
     }
 
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
         self.allocate(bytes)
     }
 
-    fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {
+    fn open_stream(&self, kind: StreamKind, _ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
         Ok(Arc::new(HostStream::new(self.executor(), kind)))
     }
 

@@ -143,7 +143,7 @@ impl Cache {
 
 /// Sizes are rounded up to an eighth of their power of two, so that freed blocks fit the next request
 /// of about the same size and at most an eighth is wasted.
-fn rounded(bytes: usize) -> Option<usize> {
+pub(crate) fn rounded(bytes: usize) -> Option<usize> {
     if bytes < MAPPED_FROM {
         return bytes.max(1).checked_next_multiple_of(ALIGN);
     }

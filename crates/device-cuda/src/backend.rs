@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use device::{
-    Backend, Description, Error, Memory, MemoryInfo, OpCall, Result, SharedBytes, StreamBackend, StreamKind,
+    Backend, Description, Error, Ledger, Memory, MemoryInfo, OpCall, Result, SharedBytes, StreamBackend,
+    StreamKind,
 };
 use meta::{DType, DeviceId};
 
@@ -17,9 +18,9 @@ use crate::driver::Driver;
 use crate::kernel::{Kernels, Variant};
 use crate::library::{self, SearchPath, Unavailable};
 use crate::memory::PinnedMemory;
-use crate::ops;
+use crate::ops::{self, Way};
 use crate::pinning;
-use crate::pool::{Pool, Siblings};
+use crate::pool::{self, Pool, Siblings};
 use crate::raw::BlasFunctions;
 use crate::runtime::Runtime;
 use crate::stream::CudaStream;
@@ -250,6 +251,10 @@ impl Backend for CudaBackend {
         Ok(Arc::new(Pool::allocate(&self.runtime.pool, bytes)?))
     }
 
+    fn allocation_bytes(&self, bytes: usize) -> u64 {
+        pool::taken(bytes)
+    }
+
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
         Ok(Arc::new(PinnedMemory::allocate(&self.runtime.context, bytes)?))
     }
@@ -266,8 +271,8 @@ impl Backend for CudaBackend {
         Ok(if self.pins_in_place() { pinning::pin(&self.runtime.context, regions) } else { None })
     }
 
-    fn open_stream(&self, _kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {
-        Ok(Arc::new(CudaStream::open(&self.runtime)?))
+    fn open_stream(&self, _kind: StreamKind, ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
+        Ok(Arc::new(CudaStream::open(&self.runtime, ledger)?))
     }
 
     fn supports(&self, call: &OpCall) -> Result<(), String> {
@@ -277,6 +282,15 @@ impl Backend for CudaBackend {
     fn trim(&self) -> Result<()> {
         self.runtime.uploader.trim();
         self.runtime.pool.trim()
+    }
+
+    fn scratch_bytes(&self, call: &OpCall) -> u64 {
+        ops::scratch_bytes(call, &self.runtime, Way::Fastest)
+    }
+
+    fn least_scratch_bytes(&self, call: &OpCall) -> u64 {
+        let [fastest, own] = [Way::Fastest, Way::Own].map(|way| ops::scratch_bytes(call, &self.runtime, way));
+        fastest.min(own)
     }
 
     fn workspace_bytes(&self) -> u64 {

@@ -120,6 +120,11 @@ impl Context {
         self.check("entering its context", self.driver.set_current(self.raw))
     }
 
+    /// Makes the context current in this thread, and leaves errors of drops to those who can tell them.
+    pub(crate) fn make_current(&self) -> Checked<()> {
+        self.driver.set_current(self.raw)
+    }
+
     /// Runs a call that a drop makes: its error is kept for the next call.
     pub(crate) fn leave(&self, action: &str, call: impl FnOnce(&Driver) -> Checked<()>) {
         let done = self.driver.set_current(self.raw).and_then(|()| call(&self.driver));

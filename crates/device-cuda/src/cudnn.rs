@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use device::{Error, Result, op};
+use device::{Error, Operand, Result, op};
 use meta::DType;
 
 use crate::context::{Context, lock};
@@ -31,6 +31,8 @@ const LEAST_WORK: usize = 1 << 27;
 const LEAST_PLACES: usize = 64 * 64;
 /// What a kernel may take beside copies of its tensors.
 const MARGIN: usize = 16 << 20;
+/// Tensors begin at multiples of this.
+const ALIGNMENT: usize = 16;
 
 /// cuDNN, found when it is first needed; one for all devices.
 #[derive(Default)]
@@ -64,6 +66,20 @@ struct State {
     /// Whether the handle could not be made; it is not tried again.
     unusable: bool,
     plans: HashMap<Shape, Option<Plan>>,
+}
+
+impl State {
+    /// The handle, and the plan for a shape, looked for once; none if cuDNN does not start or has no such kernel. The
+    /// context must be current.
+    fn plan(&mut self, raw: DnnFunctions, shape: Shape) -> Option<(&Handle, &Plan)> {
+        if self.handle.is_none() && !self.unusable {
+            self.handle = Handle::new(raw);
+            self.unusable = self.handle.is_none();
+        }
+        let handle = self.handle.as_ref()?;
+        let find = || Plan::find(handle, &shape, shape.most_workspace()).ok();
+        self.plans.entry(shape).or_insert_with(find).as_ref().map(|plan| (handle, plan))
+    }
 }
 
 /// What a kernel is chosen by.
@@ -104,8 +120,9 @@ impl AttentionShape {
         }
         let operands = [&call.q, &call.k, &call.v, &call.out];
         let aligned = |stride: usize| stride.is_multiple_of(8);
-        let dense =
-            operands.iter().all(|x| x.strides()[3] == 1 && x.strides()[..3].iter().all(|s| aligned(*s)));
+        let dense = operands
+            .iter()
+            .all(|x| is_aligned(x) && x.strides()[3] == 1 && x.strides()[..3].iter().all(|s| aligned(*s)));
         let stride = |axis: usize| operands.map(|x| x.strides()[axis] as i64);
         let [batch, token, head] = [stride(0), stride(1), stride(2)];
         dense.then(|| AttentionShape {
@@ -144,7 +161,11 @@ impl ConvolutionShape {
             || [height, width].iter().all(|w| w.pad_before == 0 && w.pad_after == 0);
         let work = out.iter().product::<usize>() * weight[1..].iter().product::<usize>();
         let enough = work >= LEAST_WORK && out[2] * out[3] >= LEAST_PLACES;
-        let fits = dtype != DType::F32 && !call.transposed && call.groups == 1 && zeros && enough;
+        // A weight of another type is unpacked to a place of its own.
+        let own_weight = call.weight.dtype() == Some(dtype);
+        let aligned =
+            is_aligned(&call.x) && is_aligned(&call.out) && (!own_weight || is_aligned(&call.weight));
+        let fits = dtype != DType::F32 && !call.transposed && call.groups == 1 && zeros && enough && aligned;
         let numbers = |dims: [usize; 4]| dims.map(|dim| dim as i64);
         let both = |of: fn(&op::Window) -> usize| [of(height) as i64, of(width) as i64];
         fits.then(|| ConvolutionShape {
@@ -158,6 +179,11 @@ impl ConvolutionShape {
             pads_after: both(|w| w.pad_after),
         })
     }
+}
+
+/// Whether an operand begins where cuDNN can read it. Buffers start at multiples of 256.
+fn is_aligned(operand: &Operand) -> bool {
+    operand.offset().is_multiple_of(ALIGNMENT)
 }
 
 impl Shape {
@@ -217,27 +243,29 @@ impl Dnn {
         self.run(launch, Shape::Convolution(*shape), &pointers)
     }
 
+    /// Bytes that cuDNN's kernel for such an attention takes for itself; none if there is no such kernel.
+    pub(crate) fn attention_workspace(&self, shape: &AttentionShape) -> Option<usize> {
+        self.workspace(Shape::Attention(*shape))
+    }
+
+    /// The same for a convolution.
+    pub(crate) fn convolution_workspace(&self, shape: &ConvolutionShape) -> Option<usize> {
+        self.workspace(Shape::Convolution(*shape))
+    }
+
+    fn workspace(&self, shape: Shape) -> Option<usize> {
+        let raw = self.library.functions()?;
+        // An error that waits to be told is not for a question that cannot tell it.
+        self.context.make_current().ok()?;
+        lock(&self.state).plan(raw, shape).map(|(_, plan)| plan.workspace_bytes())
+    }
+
     /// Queues a kernel over these tensors, given in the order of their names.
     fn run(&self, launch: &Launch<'_>, shape: Shape, pointers: &[*mut c_void]) -> Result<bool> {
-        let on_device = pointers.len().min(4);
-        if pointers[..on_device].iter().any(|pointer| !(*pointer as usize).is_multiple_of(16)) {
-            return Ok(false);
-        }
         let Some(raw) = self.library.functions() else { return Ok(false) };
         self.context.enter()?;
         let mut state = lock(&self.state);
-        let State { handle, unusable, plans } = &mut *state;
-        if *unusable {
-            return Ok(false);
-        }
-        if handle.is_none() {
-            *handle = Handle::new(raw);
-            *unusable = handle.is_none();
-        }
-        let Some(handle) = handle else { return Ok(false) };
-        let find = || Plan::find(handle, &shape, shape.most_workspace()).ok();
-        let plan = plans.entry(shape).or_insert_with(find);
-        let Some(plan) = plan else { return Ok(false) };
+        let Some((handle, plan)) = state.plan(raw, shape) else { return Ok(false) };
         // Where there is no room for that, our own kernels do with less.
         let workspace = match launch.scratch(plan.workspace_bytes()) {
             Err(Error::OutOfMemory(_)) => return Ok(false),

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
-use device::{Error, Operand, Result};
+use device::{Buffer, Charge, Error, Ledger, Operand, Result};
 
 use crate::compile::Compiler;
 use crate::context::{Context, Properties, lock};
 use crate::memory::DeviceMemory;
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use crate::runtime::Runtime;
 use crate::stream::Queue;
 
@@ -19,6 +19,10 @@ use crate::stream::Queue;
 pub(crate) struct Launch<'a> {
     pub(crate) runtime: &'a Arc<Runtime>,
     pub(crate) queue: &'a Arc<Queue>,
+    /// What is charged for temporary memory.
+    pub(crate) ledger: &'a Ledger,
+    /// The operation's name.
+    pub(crate) op: &'static str,
 }
 
 impl Launch<'_> {
@@ -30,11 +34,16 @@ impl Launch<'_> {
     }
 
     /// Temporary device memory in the order of the stream: it may be dropped as soon as the last kernel
-    /// that uses it has been launched.
+    /// that uses it has been launched. The ledger has the bytes first, and has them back with the drop: whoever gets
+    /// the memory next waits for this stream on the card.
     pub(crate) fn scratch(&self, bytes: usize) -> Result<Scratch> {
-        let memory = Pool::allocate(&self.runtime.pool, bytes.max(1))?;
+        let charge = self.ledger.charge(pool::taken(bytes)).map_err(|short| short.during(self.op))?;
+        let memory = Pool::allocate(&self.runtime.pool, bytes).map_err(|error| match error {
+            Error::OutOfMemory(short) => Error::OutOfMemory(short.during(self.op)),
+            other => other,
+        })?;
         memory.touch(self.queue)?;
-        Ok(Scratch { memory })
+        Ok(Scratch { memory, charge })
     }
 
     /// The device address of an operand's first value.
@@ -61,7 +70,9 @@ pub(crate) const ARCH_SPECIFIC: &str = "GANTRY_ARCH_SPECIFIC";
 
 /// Temporary device memory.
 pub(crate) struct Scratch {
+    // Dropped before the charge: the ledger is credited only once the memory is back.
     memory: DeviceMemory,
+    charge: Charge,
 }
 
 impl Scratch {
@@ -70,9 +81,10 @@ impl Scratch {
         self.memory.address()
     }
 
-    /// The memory itself, for views of it as an operand.
-    pub(crate) fn into_memory(self) -> DeviceMemory {
-        self.memory
+    /// The same memory for views of it as an operand.
+    pub(crate) fn into_buffer(self) -> Buffer {
+        let device = self.memory.context().id();
+        Buffer::new(device, Arc::new(self.memory), Some(self.charge))
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use device::{Buffer, Error, Memory, Result, Span};
+use device::{Buffer, Charge, Error, Ledger, Memory, Result, Span};
 use meta::{DType, DeviceId};
 
 use crate::blas::{Epilogue, Matrix, Places, Prepared, Product, WORKSPACE_BYTES};
 use crate::memory::{DeviceMemory, PinnedMemory};
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use crate::stream::Queue;
 use crate::{CudaBackend, copy};
 
@@ -28,11 +28,11 @@ pub struct Bandwidths {
 const SAMPLE_BYTES: usize = 128 << 20;
 
 impl CudaBackend {
-    /// Measures how fast bytes move; takes a fraction of a second.
-    pub fn measure_bandwidths(&self) -> Result<Bandwidths> {
-        let pool = &self.runtime.pool;
+    /// Measures how fast bytes move; takes a fraction of a second. The ledger is that of this device.
+    pub fn measure_bandwidths(&self, ledger: &Ledger) -> Result<Bandwidths> {
         let device = || -> Result<Buffer> {
-            Ok(Buffer::new(self.id(), Arc::new(Pool::allocate(pool, SAMPLE_BYTES)?), None))
+            let (memory, charge) = self.charged(ledger, SAMPLE_BYTES)?;
+            Ok(Buffer::new(self.id(), Arc::new(memory), Some(charge)))
         };
         let (first, second) = (device()?, device()?);
         let pinned: Arc<dyn Memory> = Arc::new(PinnedMemory::allocate(&self.runtime.context, SAMPLE_BYTES)?);
@@ -57,8 +57,8 @@ impl CudaBackend {
     }
 
     /// Seconds of one bf16 product `[m, k] · [n, k]ᵀ` by cuBLASLt called bare, with nothing of this
-    /// crate in between: the measure for what the layers above cost.
-    pub fn bare_matmul_seconds(&self, m: usize, n: usize, k: usize, repeats: usize) -> Result<f64> {
+    /// crate in between: the measure for what the layers above cost. The ledger is that of this device.
+    pub fn bare_matmul_seconds(&self, ledger: &Ledger, [m, n, k]: [usize; 3], repeats: usize) -> Result<f64> {
         if m == 0 || n == 0 || k == 0 || repeats == 0 {
             return Err(Error::Operand {
                 op: "bare matmul",
@@ -81,11 +81,11 @@ impl CudaBackend {
             epilogue: Epilogue::None,
         };
         let runtime = &self.runtime;
-        let allocate = |values: usize| Pool::allocate(&runtime.pool, values * 2);
+        let allocate = |values: usize| self.charged(ledger, values * 2);
         let memory = [allocate(n * k)?, allocate(m * k)?, allocate(m * n)?];
-        let workspace = Pool::allocate(&runtime.pool, WORKSPACE_BYTES)?;
+        let (workspace, _charge) = self.charged(ledger, WORKSPACE_BYTES)?;
         let queue = Queue::open(&runtime.context)?;
-        for block in memory.iter().chain([&workspace]) {
+        for block in memory.iter().map(|(block, _)| block).chain([&workspace]) {
             block.touch(&queue)?;
             // Zeros: what uninitialised bits mean as numbers would change the card's clock.
             let context = &runtime.context;
@@ -93,7 +93,7 @@ impl CudaBackend {
             let filled = context.driver().fill(block.address(), 0, block.len(), queue.raw());
             context.check("filling memory", filled)?;
         }
-        let [a, b, d] = memory.each_ref().map(DeviceMemory::address);
+        let [a, b, d] = memory.each_ref().map(|(block, _)| block.address());
         let places = Places { a, b, d, bias: 0, alpha: 1.0, beta: 0.0 };
         let prepared = Prepared::new(&runtime.blas, &product, 0)?;
         let algorithm = prepared.best(&product)?;
@@ -102,6 +102,12 @@ impl CudaBackend {
         (0..3).try_for_each(|_| once())?;
         let total = self.seconds(&queue, || (0..repeats).try_for_each(|_| once()))?;
         Ok(total / repeats as f64)
+    }
+
+    /// Memory that the ledger has.
+    fn charged(&self, ledger: &Ledger, bytes: usize) -> Result<(DeviceMemory, Charge)> {
+        let charge = ledger.charge(pool::taken(bytes))?;
+        Ok((Pool::allocate(&self.runtime.pool, bytes)?, charge))
     }
 
     /// The card's own time for what `work` queues, in seconds.

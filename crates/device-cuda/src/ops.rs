@@ -16,6 +16,8 @@ use device::{OpCall, Result};
 use meta::DType;
 
 use crate::kernel::{Launch, Variant};
+use crate::pool;
+use crate::runtime::Runtime;
 
 /// Queues a valid call.
 pub(crate) fn run(call: &OpCall, launch: &Launch<'_>) -> Result<()> {
@@ -46,6 +48,52 @@ pub(crate) fn run(call: &OpCall, launch: &Launch<'_>) -> Result<()> {
         OpCall::Resize(call) => resample::resize(call, launch),
         OpCall::NormalNoise(call) => noise::normal_noise(call, launch),
     }
+}
+
+/// Which kernels do an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A library's where it has them, as they are asked for first.
+    Fastest,
+    /// Our own, where there is no room for what the library's want.
+    Own,
+}
+
+/// The most bytes that a valid call holds at a time beside its operands. Each operation sizes what it takes by the same
+/// functions when it is launched.
+pub(crate) fn scratch_bytes(call: &OpCall, runtime: &Runtime, way: Way) -> u64 {
+    if call.output().count() == 0 {
+        return 0;
+    }
+    match call {
+        OpCall::Linear(call) => product::linear_scratch(call),
+        OpCall::Matmul(call) => product::matmul_scratch(call),
+        OpCall::Attention(call) => attention::scratch(call, runtime, way),
+        OpCall::Convolution(call) => convolution::scratch(call, runtime, way),
+        OpCall::GroupNorm(call) => held([norm::moments_bytes(call, runtime.context.properties())]),
+        OpCall::Reduce(call) => held([reduction::parts_bytes(call, runtime.context.properties())]),
+        OpCall::LayerNorm(_)
+        | OpCall::ModulatedNorm(_)
+        | OpCall::RmsNorm(_)
+        | OpCall::Rope(_)
+        | OpCall::NormedRope(_)
+        | OpCall::Modulate(_)
+        | OpCall::GatedAdd(_)
+        | OpCall::GatedActivation(_)
+        | OpCall::Unary(_)
+        | OpCall::Binary(_)
+        | OpCall::Softmax(_)
+        | OpCall::Embedding(_)
+        | OpCall::Copy(_)
+        | OpCall::Pad(_)
+        | OpCall::Resize(_)
+        | OpCall::NormalNoise(_) => 0,
+    }
+}
+
+/// Bytes of the pool that these temporary blocks take together.
+fn held(blocks: impl IntoIterator<Item = Option<usize>>) -> u64 {
+    blocks.into_iter().flatten().map(pool::taken).fold(0, u64::saturating_add)
 }
 
 /// Activations are bf16, f16 or f32; conversions take any plain type.

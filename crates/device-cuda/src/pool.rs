@@ -118,9 +118,14 @@ impl Request {
         if bytes < WHOLE_FROM {
             return Some(Request { origin: Origin::Slab, size: bytes.max(1).next_multiple_of(SMALLEST) });
         }
-        let size = bytes.checked_next_multiple_of(PAGE)?;
-        size.checked_add(size / 8).map(|_| Request { origin: Origin::Whole, size })
+        bytes.checked_next_multiple_of(PAGE).map(|size| Request { origin: Origin::Whole, size })
     }
+}
+
+/// Bytes that a block for so many takes of the pool. No request is ever given more than this.
+pub(crate) fn taken(bytes: usize) -> u64 {
+    // What is too large to count is more than any device has.
+    Request::of(bytes).map_or(u64::MAX, |request| request.size as u64)
 }
 
 impl Pool {
@@ -225,6 +230,7 @@ impl Pool {
             budget: self.context.properties().memory_bytes,
             used: self.used(),
             reserved: 0,
+            op: None,
         })
     }
 
@@ -305,13 +311,12 @@ impl<M> Default for WholeBlocks<M> {
 }
 
 impl<M> WholeBlocks<M> {
-    /// The smallest block that fits and wastes at most an eighth.
+    /// A block of exactly this size.
     fn take(&mut self, size: usize) -> Option<Piece<M>> {
-        let (&found, _) = self.by_size.range(size..=size + size / 8).next()?;
-        let blocks = self.by_size.get_mut(&found)?;
+        let blocks = self.by_size.get_mut(&size)?;
         let block = blocks.pop()?;
         if blocks.is_empty() {
-            self.by_size.remove(&found);
+            self.by_size.remove(&size);
         }
         self.bytes -= block.size;
         Some(block)
@@ -352,16 +357,16 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_whole_block_that_wastes_little_is_reused() {
+    fn a_whole_block_is_reused_for_its_own_size_only() {
         let mut whole = WholeBlocks::<(u8, u64)>::default();
-        for (address, size) in [(1, 10 << 20), (2, 16 << 20), (3, 18 << 20), (4, 64 << 20)] {
+        for (address, size) in [(1, 16 << 20), (2, 18 << 20), (3, 16 << 20)] {
             whole.give(Piece { address, size, slab: address, marks: Vec::new() });
         }
-        assert_eq!(whole.bytes, 108 << 20);
-        assert_eq!(whole.take(16 << 20).map(|b| b.address), Some(2));
+        assert_eq!(whole.bytes, 50 << 20);
         assert_eq!(whole.take(16 << 20).map(|b| b.address), Some(3));
-        assert!(whole.take(16 << 20).is_none(), "64 MB for 16 MB would waste too much");
-        assert_eq!(whole.bytes, 74 << 20);
-        assert_eq!(whole.into_pieces().count(), 2);
+        assert_eq!(whole.take(16 << 20).map(|b| b.address), Some(1));
+        assert!(whole.take(16 << 20).is_none(), "18 MB in place of 16 would be more than the ledger has");
+        assert_eq!(whole.bytes, 18 << 20);
+        assert_eq!(whole.into_pieces().count(), 1);
     }
 }

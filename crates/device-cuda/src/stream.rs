@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUstream;
-use device::{Buffer, Error, Event, EventBackend, OpCall, Result, Span, StreamBackend};
+use device::{Buffer, Error, Event, EventBackend, Ledger, OpCall, Result, Span, StreamBackend};
 
 use crate::context::{Context, EventHandle, EventKind, lock};
 use crate::kernel::Launch;
@@ -90,14 +90,17 @@ impl Drop for Queue {
 pub(crate) struct CudaStream {
     runtime: Arc<Runtime>,
     queue: Arc<Queue>,
+    ledger: Ledger,
     /// Host buffers that queued copies still read or write.
     in_flight: Mutex<VecDeque<(EventHandle, Buffer)>>,
 }
 
 impl CudaStream {
-    pub(crate) fn open(runtime: &Arc<Runtime>) -> Result<CudaStream> {
+    /// A stream whose operations charge the ledger for what they take beside their operands.
+    pub(crate) fn open(runtime: &Arc<Runtime>, ledger: &Ledger) -> Result<CudaStream> {
         let queue = Queue::open(&runtime.context)?;
-        Ok(CudaStream { runtime: Arc::clone(runtime), queue, in_flight: Mutex::default() })
+        let ledger = ledger.clone();
+        Ok(CudaStream { runtime: Arc::clone(runtime), queue, ledger, in_flight: Mutex::default() })
     }
 
     /// Lets go of host buffers whose copies are done.
@@ -124,7 +127,8 @@ impl StreamBackend for CudaStream {
             })?;
             memory.touch(&self.queue)?;
         }
-        let launch = Launch { runtime: &self.runtime, queue: &self.queue };
+        let launch =
+            Launch { runtime: &self.runtime, queue: &self.queue, ledger: &self.ledger, op: call.name() };
         ops::run(call, &launch)
     }
 

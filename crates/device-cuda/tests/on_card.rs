@@ -566,10 +566,10 @@ fn one_card_works_as_two_devices() {
 #[test]
 fn the_layers_above_cost_little() {
     let Some(backend) = open(1) else { return };
-    println!("{:?}", backend[0].measure_bandwidths().unwrap());
     let device = Device::new(Arc::clone(&backend[0]) as Arc<dyn Backend>, 16 << 30);
+    println!("{:?}", backend[0].measure_bandwidths(device.ledger()).unwrap());
     let (m, n, k, repeats) = (4096, 12_288, 3072, 50);
-    let bare = backend[0].bare_matmul_seconds(m, n, k, repeats).unwrap();
+    let bare = backend[0].bare_matmul_seconds(device.ledger(), [m, n, k], repeats).unwrap();
     let operand = |rows, columns| {
         let bytes = device.upload(&vec![0u8; rows * columns * 2]).unwrap();
         Operand::new(bytes, Encoding::BF16, [rows, columns], 0).unwrap()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use meta::{DType, DeviceId};
 
-use crate::{Event, OpCall, Result, Span};
+use crate::{Event, Ledger, OpCall, Result, Span};
 
 /// One device, as its implementation sees it. [`Device`](crate::Device) adds the ledger in front.
 pub trait Backend: Send + Sync {
@@ -19,6 +19,11 @@ pub trait Backend: Send + Sync {
 
     /// Allocates memory on the device. The contents are undefined.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
+
+    /// Bytes that an allocation of so many really takes. Whoever allocates is charged this.
+    fn allocation_bytes(&self, bytes: usize) -> u64 {
+        bytes as u64
+    }
 
     /// Allocates host memory that this device copies from and to at full speed.
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
@@ -39,14 +44,27 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// Opens an in-order queue of work.
-    fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>>;
+    /// Opens an in-order queue of work. What its operations take for a moment beside their operands is charged to the
+    /// ledger while they hold it.
+    fn open_stream(&self, kind: StreamKind, ledger: &Ledger) -> Result<Arc<dyn StreamBackend>>;
 
     /// Whether a valid call can run here; the reason if not.
     fn supports(&self, call: &OpCall) -> Result<(), String>;
 
     /// Gives cached memory back to the driver or operating system.
     fn trim(&self) -> Result<()>;
+
+    /// The most bytes that a call holds at a time beside its operands, if there is room for its fastest way:
+    /// unpacked weights, packed copies of activations, workspaces of libraries. What launching it then takes comes
+    /// from the same numbers.
+    fn scratch_bytes(&self, _call: &OpCall) -> u64 {
+        0
+    }
+
+    /// The same of the way that needs least, which is taken where there is no room for the fastest.
+    fn least_scratch_bytes(&self, call: &OpCall) -> u64 {
+        self.scratch_bytes(call)
+    }
 
     /// Bytes that an operation may take for a moment beside its operands, unpacked weights not counted.
     fn workspace_bytes(&self) -> u64 {

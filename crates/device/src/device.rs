@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use meta::DeviceId;
 
 use crate::backend::{Backend, Description, MemoryInfo, StreamKind};
-use crate::{Buffer, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, Stream};
+use crate::{Buffer, Charge, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, Stream};
 
 /// One device: all its memory goes through its ledger, all its work through its streams.
 #[derive(Clone)]
@@ -52,16 +52,19 @@ impl Device {
     /// Allocates memory, contents undefined. The ledger has the bytes first. If the device is short
     /// although the ledger is not, caches are given back and it is tried once more.
     pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
-        let charge = self.ledger().charge(bytes as u64)?;
-        let memory = self.with_retry(|backend| backend.allocate(bytes))?;
-        Ok(Buffer::new(self.id(), memory, Some(charge)))
+        let charge = self.ledger().charge(self.allocation_bytes(bytes))?;
+        self.allocate_charged(charge, bytes)
     }
 
     /// Allocates from bytes that were promised before.
     pub fn allocate_from(&self, reservation: &mut Reservation, bytes: usize) -> Result<Buffer> {
-        let charge = reservation.charge(bytes as u64)?;
-        let memory = self.with_retry(|backend| backend.allocate(bytes))?;
-        Ok(Buffer::new(self.id(), memory, Some(charge)))
+        let charge = reservation.charge(self.allocation_bytes(bytes))?;
+        self.allocate_charged(charge, bytes)
+    }
+
+    /// Bytes that an allocation of so many really takes, as the ledger is charged for it.
+    pub fn allocation_bytes(&self, bytes: usize) -> u64 {
+        self.shared.backend.allocation_bytes(bytes)
     }
 
     /// Allocates host memory, counted by the ledger of `host`, that this device copies from and to at
@@ -115,13 +118,23 @@ impl Device {
 
     /// Opens another stream.
     pub fn open_stream(&self, kind: StreamKind) -> Result<Stream> {
-        let queue = self.shared.backend.open_stream(kind)?;
+        let queue = self.shared.backend.open_stream(kind, self.ledger())?;
         Ok(Stream::new(self.id(), Arc::clone(&self.shared.backend), queue))
     }
 
     /// Whether a call can run here; the reason if not.
     pub fn supports(&self, call: &OpCall) -> Result<(), String> {
         self.shared.backend.supports(call)
+    }
+
+    /// The most bytes that a call holds at a time beside its operands, if there is room for its fastest way.
+    pub fn scratch_bytes(&self, call: &OpCall) -> u64 {
+        self.shared.backend.scratch_bytes(call)
+    }
+
+    /// The same of the way that needs least, which is taken where there is no room for the fastest.
+    pub fn least_scratch_bytes(&self, call: &OpCall) -> u64 {
+        self.shared.backend.least_scratch_bytes(call)
     }
 
     /// Bytes that an operation may take for a moment beside its operands, unpacked weights not counted.
@@ -139,25 +152,26 @@ impl Device {
         self.shared.backend.trim()
     }
 
-    fn with_retry<T>(&self, attempt: impl Fn(&dyn Backend) -> Result<T>) -> Result<T> {
+    fn allocate_charged(&self, charge: Charge, bytes: usize) -> Result<Buffer> {
         let backend = &*self.shared.backend;
-        match attempt(backend) {
+        let memory = match backend.allocate(bytes) {
             Err(Error::OutOfMemory(_)) => {
                 backend.trim()?;
-                attempt(backend).map_err(|error| self.with_numbers(error))
+                backend.allocate(bytes).map_err(|error| self.with_numbers(error, &charge))?
             }
-            other => other,
-        }
+            other => other?,
+        };
+        Ok(Buffer::new(self.id(), memory, Some(charge)))
     }
 
     /// A backend knows what it was asked for and what is free; the ledger knows the rest.
-    fn with_numbers(&self, error: Error) -> Error {
+    fn with_numbers(&self, error: Error, charge: &Charge) -> Error {
         match error {
             Error::OutOfMemory(short) => {
                 let report = self.ledger().report();
                 Error::OutOfMemory(OutOfMemory {
                     budget: report.budget,
-                    used: report.used.saturating_sub(short.wanted),
+                    used: report.used.saturating_sub(charge.bytes()),
                     reserved: report.reserved,
                     ..short
                 })

@@ -93,17 +93,28 @@ pub struct OutOfMemory {
     pub used: u64,
     /// Bytes promised to others.
     pub reserved: u64,
+    /// The operation that wanted them beside its operands, if one did.
+    pub op: Option<&'static str>,
+}
+
+impl OutOfMemory {
+    /// The same for what an operation wanted beside its operands.
+    pub fn during(self, op: &'static str) -> OutOfMemory {
+        OutOfMemory { op: Some(op), ..self }
+    }
 }
 
 impl std::error::Error for OutOfMemory {}
 
 impl std::fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = |op| format!(" for what the operation '{op}' needs beside its operands");
         write!(
             f,
-            "{} is out of memory: wanted {} ({} bytes), available {} of a budget of {} ({} in use, {} reserved); \
+            "{} is out of memory{}: wanted {} ({} bytes), available {} of a budget of {} ({} in use, {} reserved); \
              at most {} would fit now: move more of the model elsewhere or free a loaded model",
             self.device,
+            self.op.map(what).unwrap_or_default(),
             ByteSize(self.wanted),
             self.wanted,
             ByteSize(self.available),

@@ -27,7 +27,7 @@ pub struct LedgerReport {
     pub used: u64,
     /// Bytes promised but not allocated.
     pub reserved: u64,
-    /// The most that was ever used.
+    /// The most that was used at a time since [`Ledger::take_peak`] was last asked.
     pub peak: u64,
 }
 
@@ -60,10 +60,16 @@ impl Ledger {
         self.account.lock().budget = budget;
     }
 
-    /// Starts a new peak at what is in use now.
-    pub fn reset_peak(&self) {
+    /// The most that was used at a time since [`Ledger::take_peak`] was last asked, or ever.
+    pub fn peak(&self) -> u64 {
+        self.account.lock().peak
+    }
+
+    /// The same, and a new peak starts at what is in use now.
+    pub fn take_peak(&self) -> u64 {
         let mut balance = self.account.lock();
-        balance.peak = balance.used;
+        let used = balance.used;
+        std::mem::replace(&mut balance.peak, used)
     }
 
     /// Promises bytes to a later allocation.
@@ -106,6 +112,7 @@ impl Account {
             budget: balance.budget,
             used: balance.used,
             reserved: balance.reserved,
+            op: None,
         })
     }
 
@@ -165,6 +172,7 @@ impl Reservation {
                 budget: balance.budget,
                 used: balance.used,
                 reserved: balance.reserved,
+                op: None,
             });
         }
         self.bytes -= bytes;

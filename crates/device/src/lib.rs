@@ -3,8 +3,8 @@
 //! A [`Device`] is a [`Backend`] behind a [`Ledger`]. The backend seam is narrow on purpose: a few
 //! memory verbs, streams, and one `launch` over [`OpCall`], so a new operation is a compile error in
 //! every backend until it is handled. This crate has no kernels; it has the two devices that need
-//! none: [`null`](NullBackend), which allocates and computes nothing, and [`sim`](SimBackend), which
-//! gives another backend a budget of its own and meters its copies.
+//! none: [`null`](NullBackend), which allocates and computes nothing but can count as another device would,
+//! and [`sim`](SimBackend), which gives another backend a budget of its own and meters its copies.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -29,8 +29,8 @@ pub use device::Device;
 pub use error::{Error, OutOfMemory, Result};
 pub use host_stream::{HostExecutor, HostStream};
 pub use ledger::{Charge, Ledger, LedgerReport, Reservation};
-pub use null::NullBackend;
-pub use op::OpCall;
+pub use null::{NullBackend, OpSeconds};
+pub use op::{OpCall, OpCost, WorkKind};
 pub use operand::Operand;
 pub use registry::Registry;
 pub use sim::{ParseSimSpecError, SimBackend, SimSpec};

@@ -4,6 +4,7 @@
 mod attention;
 mod check;
 mod convolution;
+mod cost;
 mod elementwise;
 mod layout;
 mod norm;
@@ -14,6 +15,7 @@ mod resample;
 
 pub use attention::{Attention, AttentionMask};
 pub use convolution::{Convolution, Padding, Window};
+pub use cost::{OpCost, WorkKind};
 pub use elementwise::{
     Activation, Binary, BinaryKind, GatedActivation, GatedAdd, Modulate, Unary, UnaryKind,
 };
@@ -85,6 +87,9 @@ trait Operation {
     /// The operand that is written.
     fn output(&self) -> &Operand;
 
+    /// Calls `visit` with each operand that has the activations' type, the output last.
+    fn activations<'a>(&'a mut self, visit: &mut dyn FnMut(&'a mut Operand));
+
     /// Whether the operands fit each other.
     fn check(&self) -> Result<()>;
 
@@ -92,7 +97,24 @@ trait Operation {
     fn flops(&self) -> u64 {
         self.output().count() as u64
     }
+
+    /// Bytes read and written, each operand once.
+    fn bytes(&self) -> u64 {
+        let mut bytes = self.output().stored_bytes();
+        self.inputs(&mut |operand| bytes += operand.stored_bytes());
+        bytes
+    }
 }
+
+/// [`Operation::activations`] of the fields that are such operands.
+macro_rules! activations {
+    ($($field:ident),*) => {
+        fn activations<'a>(&'a mut self, _visit: &mut dyn FnMut(&'a mut Operand)) {
+            $(_visit(&mut self.$field);)*
+        }
+    };
+}
+use activations;
 
 /// Applies an expression to the call inside, whichever it is.
 macro_rules! with_call {
@@ -157,6 +179,26 @@ impl OpCall {
     /// Additions and multiplications, roughly.
     pub fn flops(&self) -> u64 {
         with_call!(self, call => call.flops())
+    }
+
+    /// Bytes read and written, each operand once.
+    pub fn bytes(&self) -> u64 {
+        with_call!(self, call => call.bytes())
+    }
+
+    /// The same call with other operands in place of its activations, the output last. Conversions have none: their
+    /// operands may be of any type.
+    pub(crate) fn with_activations(
+        &self,
+        mut other: impl FnMut(&Operand) -> Result<Operand>,
+    ) -> Result<OpCall> {
+        let (mut call, mut outcome) = (self.clone(), Ok(()));
+        let mut replace = |operand: &mut Operand| match other(operand) {
+            Ok(replaced) => *operand = replaced,
+            Err(error) => outcome = Err(error),
+        };
+        with_call!(&mut call, call => call.activations(&mut replace));
+        outcome.map(|()| call)
     }
 
     /// Whether the operands fit each other, and the output overlaps no input. An elementwise operation

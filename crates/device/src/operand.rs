@@ -117,6 +117,14 @@ impl Operand {
         }
     }
 
+    /// Bytes of the values it shows, each counted once however often it repeats.
+    pub fn stored_bytes(&self) -> u64 {
+        let axes = self.dims().iter().zip(self.strides());
+        let values: u64 =
+            axes.map(|(size, stride)| if *stride == 0 { (*size).min(1) } else { *size } as u64).product();
+        values / self.encoding.block_len() as u64 * self.encoding.block_bytes() as u64
+    }
+
     /// Whether both views have a byte in common (judged by their extents).
     pub fn overlaps(&self, other: &Operand) -> bool {
         let (a, b) = (self.extent(), other.extent());

@@ -1,18 +1,21 @@
 //! Simulated accelerators: another backend's memory and kernels under an id, a budget and a link of
 //! their own, so that multi-device behaviour can be tried on a laptop. Always labelled as simulation.
 
+mod rounding;
+
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use meta::{ByteSize, DeviceId};
+use meta::{ByteSize, DType, DeviceId};
 
 use crate::backend::SharedBytes;
 use crate::backend::{Backend, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
 use crate::buffer::ReadOnly;
-use crate::{Error, HostExecutor, HostStream, OpCall, OutOfMemory, Result, Span};
+use crate::{Error, HostExecutor, HostStream, Ledger, OpCall, OutOfMemory, Result, Span};
 
-/// What a simulated device has: `8gb@12gbps`, or `8gb@12gbps@2tflops` to slow computing down too.
+/// What a simulated device has: `8gb@12gbps`, or `8gb@12gbps@2tflops` to slow computing down too, or
+/// `8gb@12gbps@f16` for one that keeps activations in f16 unless it is asked for f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimSpec {
     /// Its memory in bytes.
@@ -21,11 +24,16 @@ pub struct SimSpec {
     pub link_bytes_per_s: f64,
     /// Operations per second at most; without it, computing takes as long as the host needs.
     pub flops_per_s: Option<f64>,
+    /// The 16-bit type that it prefers for activations; without it, it has the host's types.
+    pub activation: Option<DType>,
 }
 
 /// Text that describes no simulated device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a simulated device: write memory@link, such as 8gb@12gbps, or 8gb@12gbps@2tflops")]
+#[error(
+    "'{text}' is not a simulated device: write memory@link, such as 8gb@12gbps, or 8gb@12gbps@2tflops, or \
+     8gb@12gbps@f16"
+)]
 pub struct ParseSimSpecError {
     /// What was written.
     pub text: String,
@@ -41,14 +49,14 @@ impl FromStr for SimSpec {
         let mut parts = lower.split('@');
         let memory: ByteSize = parts.next().unwrap_or_default().parse().map_err(|_| error())?;
         let link = parts.next().and_then(|t| rate(t, &[("gbps", 1e9), ("mbps", 1e6)])).ok_or_else(error)?;
-        let flops_per_s = match parts.next() {
-            None => None,
-            Some(t) => Some(rate(t, &[("tflops", 1e12), ("gflops", 1e9)]).ok_or_else(error)?),
-        };
-        if parts.next().is_some() || memory.0 == 0 {
+        let mut rest = parts.peekable();
+        let flops_per_s = rest.peek().and_then(|t| rate(t, &[("tflops", 1e12), ("gflops", 1e9)]));
+        rest.next_if(|_| flops_per_s.is_some());
+        let activation = rest.next().map(|t| activation(t).ok_or_else(error)).transpose()?;
+        if rest.next().is_some() || memory.0 == 0 {
             return Err(error());
         }
-        Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s })
+        Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s, activation })
     }
 }
 
@@ -59,6 +67,11 @@ fn rate(text: &str, units: &[(&str, f64)]) -> Option<f64> {
         units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
     let value = number.trim().parse::<f64>().ok()? * factor;
     (value.is_finite() && value > 0.0).then_some(value)
+}
+
+/// A 16-bit type of activations.
+fn activation(text: &str) -> Option<DType> {
+    [DType::F16, DType::BF16].into_iter().find(|dtype| dtype.name() == text.trim())
 }
 
 /// A simulated accelerator.
@@ -78,7 +91,8 @@ impl SimBackend {
         host: Arc<dyn Backend>,
         executor: Arc<dyn HostExecutor>,
     ) -> SimBackend {
-        let meter = Arc::new(Meter { executor, spec, link_free_at: Mutex::new(Instant::now()) });
+        let memory = Arc::clone(&host);
+        let meter = Arc::new(Meter { executor, memory, spec, link_free_at: Mutex::new(Instant::now()) });
         SimBackend { id: DeviceId::sim(ordinal), spec, host, meter, used: Arc::default() }
     }
 }
@@ -86,12 +100,21 @@ impl SimBackend {
 impl Backend for SimBackend {
     fn describe(&self) -> Description {
         let host = self.host.describe();
-        let compute = self.spec.flops_per_s.map_or(String::new(), |f| format!(", {:.3} TFLOP/s", f / 1e12));
+        let mut compute =
+            self.spec.flops_per_s.map_or(String::new(), |f| format!(", {:.3} TFLOP/s", f / 1e12));
+        let activations: &[DType] = match self.spec.activation {
+            None => host.activations,
+            Some(DType::BF16) => &[DType::BF16, DType::F32],
+            Some(_) => &[DType::F16, DType::F32],
+        };
+        if let Some(dtype) = self.spec.activation {
+            compute += &format!(", activations rounded to {dtype}");
+        }
         Description {
             id: self.id,
             name: format!("simulated accelerator on {}", host.name),
             detail: format!("simulation: link {:.2} GB/s{compute}", self.spec.link_bytes_per_s / 1e9),
-            activations: host.activations,
+            activations,
             simulated: true,
         }
     }
@@ -112,6 +135,7 @@ impl Backend for SimBackend {
                 budget: self.spec.memory,
                 used: *used,
                 reserved: 0,
+                op: None,
             }));
         }
         let block = self.host.allocate(bytes)?;
@@ -132,13 +156,14 @@ impl Backend for SimBackend {
         Ok(Some(regions.into_iter().map(|bytes| Arc::new(ReadOnly(bytes)) as Arc<dyn Memory>).collect()))
     }
 
-    fn open_stream(&self, kind: StreamKind) -> Result<Arc<dyn StreamBackend>> {
+    fn open_stream(&self, kind: StreamKind, _ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
         let executor: Arc<Meter> = Arc::clone(&self.meter);
         Ok(Arc::new(HostStream::new(executor, kind)))
     }
 
     fn supports(&self, call: &OpCall) -> Result<(), String> {
-        self.host.supports(call)
+        let rounded = self.spec.activation.is_some() && call.output().dtype() == self.spec.activation;
+        if rounded { Ok(()) } else { self.host.supports(call) }
     }
 
     fn trim(&self) -> Result<()> {
@@ -179,6 +204,8 @@ impl Drop for SimMemory {
 /// Does the work and makes it take as long as the specification says.
 struct Meter {
     executor: Arc<dyn HostExecutor>,
+    /// Where activations are while they are in f32.
+    memory: Arc<dyn Backend>,
     spec: SimSpec,
     link_free_at: Mutex<Instant>,
 }
@@ -190,7 +217,10 @@ const WAKE_UP_SLACK: Duration = Duration::from_millis(1);
 impl HostExecutor for Meter {
     fn run(&self, call: &OpCall) -> Result<()> {
         let start = Instant::now();
-        self.executor.run(call)?;
+        match self.spec.activation {
+            None => self.executor.run(call)?,
+            Some(dtype) => rounding::run(call, dtype, &*self.memory, &*self.executor)?,
+        }
         if let Some(flops_per_s) = self.spec.flops_per_s {
             sleep_until(start + Duration::from_secs_f64(call.flops() as f64 / flops_per_s));
         }
@@ -247,12 +277,26 @@ mod tests {
     #[test]
     fn reads_specifications() {
         let spec: SimSpec = "8gb@12gbps".parse().unwrap();
-        assert_eq!(spec, SimSpec { memory: 8 << 30, link_bytes_per_s: 12e9, flops_per_s: None });
+        let plain = SimSpec { memory: 8 << 30, link_bytes_per_s: 12e9, flops_per_s: None, activation: None };
+        assert_eq!(spec, plain);
         let spec: SimSpec = "512MB@1.5GBps@2tflops".parse().unwrap();
-        assert_eq!(spec.flops_per_s, Some(2e12));
-        for text in
-            ["", "8gb", "8gb@", "8gb@0gbps", "8gb@-1gbps", "0gb@1gbps", "8gb@1gbps@3", "8gb@1gbps@1tflops@1"]
-        {
+        assert_eq!((spec.flops_per_s, spec.activation), (Some(2e12), None));
+        assert_eq!("8gb@12gbps@f16".parse(), Ok(SimSpec { activation: Some(DType::F16), ..plain }));
+        let spec: SimSpec = "8gb@12gbps@2tflops@BF16".parse().unwrap();
+        assert_eq!((spec.flops_per_s, spec.activation), (Some(2e12), Some(DType::BF16)));
+        for text in [
+            "",
+            "8gb",
+            "8gb@",
+            "8gb@0gbps",
+            "8gb@-1gbps",
+            "0gb@1gbps",
+            "8gb@1gbps@3",
+            "8gb@1gbps@1tflops@1",
+            "8gb@1gbps@f32",
+            "8gb@1gbps@f16@1tflops",
+            "8gb@1gbps@1tflops@f16@f16",
+        ] {
             assert!(text.parse::<SimSpec>().is_err(), "{text}");
         }
     }

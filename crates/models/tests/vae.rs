@@ -142,7 +142,7 @@ fn open_on_sim(checkpoint: &Checkpoint, memory: &str, allocation: &str, remote: 
 fn peak_of<T>(session: &Session, work: impl FnOnce() -> T) -> (u64, T) {
     let ledger = session.lane().unwrap().device().ledger();
     let before = ledger.report().used;
-    ledger.reset_peak();
+    ledger.take_peak();
     let result = work();
     session.lane().unwrap().stream().synchronize().unwrap();
     (ledger.report().peak - before, result)

@@ -129,6 +129,7 @@ mod tests {
             budget: 2 << 30,
             used: 1 << 30,
             reserved: 0,
+            op: None,
         };
         let inner = Error::Models(device::Error::OutOfMemory(short).into());
         let error = Error::Sampling(sampling::Error::Model { sigma: 1.0, source: inner.into() });

@@ -98,6 +98,9 @@ pub struct Learnt {
     pub seconds_per_predicted: f64,
     /// How many measurements it comes from.
     pub samples: u32,
+    /// Seconds of a step outside of the model's blocks: values that come from the host and go back.
+    #[serde(default)]
+    pub outside_s: f64,
 }
 
 /// A direct link between two accelerators.
@@ -181,11 +184,11 @@ impl DeviceProfile {
         }
         let known = self.learnt.get(workload).filter(|it| is_positive(it.seconds_per_predicted)).copied();
         let learnt = match known {
-            None => Learnt { seconds_per_predicted: ratio, samples: 1 },
-            Some(Learnt { seconds_per_predicted: known, samples }) => {
+            None => Learnt { seconds_per_predicted: ratio, samples: 1, outside_s: 0.0 },
+            Some(Learnt { seconds_per_predicted: known, samples, outside_s }) => {
                 let replaces = samples < WARM_SAMPLES && ratio < known;
                 let seconds_per_predicted = if replaces { ratio } else { blend(known, ratio) };
-                Learnt { seconds_per_predicted, samples: samples.saturating_add(1) }
+                Learnt { seconds_per_predicted, samples: samples.saturating_add(1), outside_s }
             }
         };
         self.learnt.insert(workload.to_owned(), learnt);
@@ -207,6 +210,21 @@ impl DeviceProfile {
             even if even % 2 == 0 => (others[middle - 1] * others[middle]).sqrt(),
             _ => others[middle],
         }
+    }
+
+    /// Blends in what a step of a workload took outside of the model's blocks. The workload was learnt before.
+    pub fn learn_outside(&mut self, workload: &str, seconds: f64) {
+        let Some(learnt) = self.learnt.get_mut(workload).filter(|_| seconds.is_finite() && seconds >= 0.0) else {
+            return;
+        };
+        let known = learnt.outside_s;
+        let replaces = learnt.samples <= WARM_SAMPLES && (known == 0.0 || seconds < known);
+        learnt.outside_s = if replaces { seconds } else { known + (seconds - known) * NEW_WEIGHT };
+    }
+
+    /// Seconds that a step of a workload takes outside of the model's blocks, as far as it is known.
+    pub fn outside(&self, workload: &str) -> f64 {
+        self.learnt.get(workload).map_or(0.0, |learnt| learnt.outside_s)
     }
 
     /// Blends in a copy from pinned host memory; one of under 1 MB says nothing.

@@ -208,7 +208,8 @@ pub(crate) fn lanes(
     for block in &plan.blocks {
         if !lanes.contains_key(&block.runs_on) {
             let device = devices.get(block.runs_on)?;
-            let lane = dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::new(device, dtype))?;
+            // A device that has not the type computes in f32.
+            let lane = dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
             lanes.insert(block.runs_on, lane);
         }
     }

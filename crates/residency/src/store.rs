@@ -38,7 +38,7 @@ pub struct Residency {
 pub struct LoadOptions {
     /// Whether it stays when models are asked to leave.
     pub retention: Retention,
-    /// The type of its activations; the device's preferred one if not given.
+    /// The type of its activations, f32 on devices that have not this one; the device's preferred one if not given.
     pub dtype: Option<DType>,
     /// Before it loads, every other model leaves its compute device (their registration stays).
     pub eject_others: bool,
@@ -112,6 +112,7 @@ impl Residency {
                     budget: report.budget,
                     used: report.used,
                     reserved: report.reserved,
+                    op: None,
                 })));
             }
         }

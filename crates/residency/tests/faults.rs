@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use device::{
-    Backend, Description, Device, Error, Event, HostExecutor, Memory, MemoryInfo, OpCall, OutOfMemory,
-    Registry, Span, StreamBackend, StreamKind,
+    Backend, Description, Device, Error, Event, HostExecutor, Ledger, Memory, MemoryInfo, OpCall,
+    OutOfMemory, Registry, Span, StreamBackend, StreamKind,
 };
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding};
@@ -82,6 +82,7 @@ impl Backend for Faulty {
                 budget: 0,
                 used: 0,
                 reserved: 0,
+                op: None,
             }));
         }
         self.inner.allocate(bytes)
@@ -91,8 +92,9 @@ impl Backend for Faulty {
         if bytes == 0 { Ok(Arc::new(Nothing)) } else { self.inner.allocate_pinned(bytes) }
     }
 
-    fn open_stream(&self, kind: StreamKind) -> device::Result<Arc<dyn StreamBackend>> {
-        Ok(Arc::new(FaultyStream { inner: self.inner.open_stream(kind)?, copies: Arc::clone(&self.copies) }))
+    fn open_stream(&self, kind: StreamKind, ledger: &Ledger) -> device::Result<Arc<dyn StreamBackend>> {
+        let inner = self.inner.open_stream(kind, ledger)?;
+        Ok(Arc::new(FaultyStream { inner, copies: Arc::clone(&self.copies) }))
     }
 
     fn supports(&self, call: &OpCall) -> Result<(), String> {

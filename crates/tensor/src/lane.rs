@@ -27,6 +27,14 @@ impl Lane {
         Ok(Lane { device: device.clone(), stream: device.compute_stream()?, dtype })
     }
 
+    /// A lane with the first of these types that the device has; with f32, in which every device computes, where it
+    /// has none of them.
+    pub fn choose(device: &Device, wanted: &[DType]) -> Result<Lane> {
+        let offered = device.description().activations;
+        let dtype = wanted.iter().copied().find(|dtype| offered.contains(dtype)).unwrap_or(DType::F32);
+        Lane::new(device, dtype)
+    }
+
     /// A lane with the type that the device prefers.
     pub fn preferred(device: &Device) -> Result<Lane> {
         let dtype = device.description().activations.first().copied().unwrap_or(DType::F32);

@@ -100,7 +100,7 @@ fn results_are_counted_by_the_ledger_and_credited_when_dropped() {
     let x = counting(&lane, &[100]);
     let used = lane.device().ledger().report().used;
     let y = x.add(&x).unwrap();
-    assert_eq!(lane.device().ledger().report().used, used + 400);
+    assert_eq!(lane.device().ledger().report().used, used + lane.device().allocation_bytes(400));
     drop(y);
     assert_eq!(lane.device().ledger().report().used, used);
 }

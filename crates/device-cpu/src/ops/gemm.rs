@@ -25,7 +25,7 @@ pub(crate) use kernel::Kernel;
 pub(crate) use packed::Packed;
 pub(crate) use panels::{Panel, Panels, Stored, Strided};
 
-pub(crate) use scratch::Scratch;
+pub(crate) use scratch::{MOST_VALUES, Scratch};
 
 use kernel::Tile;
 

@@ -5,8 +5,11 @@ use meta::{DType, Shape};
 use op::AttentionMask;
 
 use super::layout::geometry::{block_count, element, type_name, unsupported};
+use super::{Way, held};
+use crate::context::Properties;
 use crate::cudnn::AttentionShape;
 use crate::kernel::{Args, KernelFile, Launch, Variant};
+use crate::runtime::Runtime;
 
 /// Head sizes of the tensor-core kernel with each mask, aligned and not, and of the plain kernel.
 macro_rules! heads {
@@ -64,11 +67,28 @@ impl Plan {
     }
 }
 
+/// Whether the card computes attention in this type with its tensor cores.
+fn on_tensor_cores(dtype: DType, card: &Properties) -> bool {
+    dtype != DType::F32 && card.capability >= (8, 0)
+}
+
+/// The shape of a call that cuDNN is asked for first.
+fn library_shape(call: &op::Attention, dtype: DType, card: &Properties) -> Option<AttentionShape> {
+    if on_tensor_cores(dtype, card) { AttentionShape::of(call, dtype) } else { None }
+}
+
+/// The most bytes that an attention holds beside its operands: our own kernel needs none.
+pub(crate) fn scratch(call: &op::Attention, runtime: &Runtime, way: Way) -> u64 {
+    let dtype = call.q.dtype().filter(|_| way == Way::Fastest);
+    let shape = dtype.and_then(|dtype| library_shape(call, dtype, runtime.context.properties()));
+    held([shape.and_then(|shape| runtime.dnn.attention_workspace(&shape))])
+}
+
 pub(crate) fn attention(call: &op::Attention, launch: &Launch<'_>) -> Result<()> {
     let (op, q) = ("attention", &call.q);
     let dtype = element(launch, op, q)?;
     let size = q.dim(3);
-    let tensor = dtype != DType::F32 && launch.properties().capability >= (8, 0);
+    let tensor = on_tensor_cores(dtype, launch.properties());
     let plan = if tensor { Plan::tensor(size) } else { Plan::plain(size) };
     let plan = plan.ok_or_else(|| unsupported(launch, op, format!("heads of {size} values")))?;
     let mask = match &call.mask {
@@ -80,7 +100,7 @@ pub(crate) fn attention(call: &op::Attention, launch: &Launch<'_>) -> Result<()>
     let pointers = [&call.q, &call.k, &call.v, &call.out].map(|operand| launch.pointer(operand));
     let [q_at, k_at, v_at, out_at] = pointers;
     let pointers = [q_at?, k_at?, v_at?, out_at?];
-    if let Some(shape) = AttentionShape::of(call, dtype).filter(|_| tensor)
+    if let Some(shape) = library_shape(call, dtype, launch.properties())
         && launch.runtime.dnn.attention(launch, &shape, pointers, call.scale)?
     {
         return Ok(());

@@ -10,10 +10,11 @@ use device::{Error, Result};
 use meta::{DType, Encoding};
 
 use super::product::{self, Along, BiasedMatrix, SCRATCH_LIMIT};
-use super::unpack;
-use crate::blas::{Epilogue, Matrix, Places, Product};
+use super::{Way, held, unpack};
+use crate::blas::{Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::cudnn::ConvolutionShape;
 use crate::kernel::{Args, KernelFile, Launch, Scratch, Variant};
+use crate::runtime::Runtime;
 
 /// The kernels of this file for each type of activations.
 pub(crate) const VARIANTS: &[Variant] = &[
@@ -62,6 +63,26 @@ pub(crate) fn convolution(call: &op::Convolution, launch: &Launch<'_>) -> Result
         along: Along::Rows(plan.groups * plan.out_per_group),
     };
     product::add_bias(launch, dtype, &matrix, launch.pointer(&bias)?)
+}
+
+/// The most bytes that a convolution holds beside its operands: a weight that is made ready, and then what the product
+/// takes, or the bias that is added after it.
+pub(crate) fn scratch(call: &op::Convolution, runtime: &Runtime, way: Way) -> u64 {
+    // A call that has no plan or element type is refused when it is launched.
+    let (Some(dtype), Some(plan)) = (call.x.dtype(), Plan::of(call)) else { return 0 };
+    let shape = ConvolutionShape::of(call, dtype).filter(|_| way == Way::Fastest && !plan.pointwise);
+    let workspace = shape.and_then(|shape| runtime.dnn.convolution_workspace(&shape));
+    let product = if plan.pointwise {
+        held([Some(WORKSPACE_BYTES)])
+    } else if workspace.is_some() {
+        held([workspace])
+    } else {
+        held([Some(plan.columns_bytes(dtype.bytes())), Some(WORKSPACE_BYTES)])
+    };
+    let [unpacked, reordered] = Weight::bytes(call, dtype);
+    let weight = held([reordered.or(unpacked)]);
+    let bias = held([call.bias.as_ref().and_then(|bias| product::bias_copy_bytes(bias, dtype))]);
+    held([unpacked, reordered]).max(weight.saturating_add(product.max(bias)))
 }
 
 /// Leaves the product to cuDNN, if it is there and can do it.
@@ -139,6 +160,17 @@ impl Plan {
         (images.min(self.images.max(1)), self.positions)
     }
 
+    /// Positions from one row of the matrix of windows to the next.
+    fn leading(&self, value_bytes: usize) -> usize {
+        self.piece(value_bytes).1.next_multiple_of(ROW_MULTIPLE)
+    }
+
+    /// Bytes of one matrix of windows.
+    fn columns_bytes(&self, value_bytes: usize) -> usize {
+        let image_bytes = self.groups * self.rows() * self.leading(value_bytes) * value_bytes;
+        self.piece(value_bytes).0 * image_bytes
+    }
+
     /// `out[o, p] = Σ weight[o, r] · columns[r, p]` in the library's columns: both matrices and the
     /// output are stored by rows, so positions come first and nothing is transposed.
     fn product(&self, dtype: DType, positions: usize, leading: usize) -> Product {
@@ -174,16 +206,25 @@ struct Weight {
 }
 
 impl Weight {
-    fn ready(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, dtype: DType) -> Result<Weight> {
+    /// Bytes of the weight in the activations' type, and of the same in the other order, where those are made. The
+    /// first is let go when there is the second.
+    fn bytes(call: &op::Convolution, dtype: DType) -> [Option<usize>; 2] {
         let bytes = call.weight.count() * dtype.bytes();
-        let mut weight = if call.weight.encoding() == Encoding::Plain(dtype) {
-            Weight { address: launch.pointer(&call.weight)?, _unpacked: None }
-        } else {
-            let scratch = launch.scratch(bytes)?;
-            unpack::unpack_to(launch, &call.weight, dtype, None, scratch.pointer())?;
-            Weight { address: scratch.pointer(), _unpacked: Some(scratch) }
+        let plain = call.weight.encoding() == Encoding::Plain(dtype);
+        [(!plain).then_some(bytes), call.transposed.then_some(bytes)]
+    }
+
+    fn ready(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, dtype: DType) -> Result<Weight> {
+        let [unpacked, reordered] = Weight::bytes(call, dtype);
+        let mut weight = match unpacked {
+            None => Weight { address: launch.pointer(&call.weight)?, _unpacked: None },
+            Some(bytes) => {
+                let scratch = launch.scratch(bytes)?;
+                unpack::unpack_to(launch, &call.weight, dtype, None, scratch.pointer())?;
+                Weight { address: scratch.pointer(), _unpacked: Some(scratch) }
+            }
         };
-        if call.transposed {
+        if let Some(bytes) = reordered {
             let scratch = launch.scratch(bytes)?;
             let kernel =
                 launch.kernel(KernelFile::Convolution, "reorder_weight", &[("VALUE", dtype.name())])?;
@@ -232,9 +273,8 @@ fn multiply_windows(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, we
     let (x, out) = (launch.pointer(&call.x)?, launch.pointer(&call.out)?);
     let kernel = launch.kernel(KernelFile::Convolution, "windows_to_columns", &[("VALUE", dtype.name())])?;
     let (images_at_once, positions_at_once) = plan.piece(dtype.bytes());
-    let leading = positions_at_once.next_multiple_of(ROW_MULTIPLE);
-    let image_bytes = plan.groups * plan.rows() * leading * dtype.bytes();
-    let columns = launch.scratch(images_at_once * image_bytes)?;
+    let leading = plan.leading(dtype.bytes());
+    let columns = launch.scratch(plan.columns_bytes(dtype.bytes()))?;
     let window = window_bytes(call);
     for image in (0..plan.images).step_by(images_at_once) {
         let images = images_at_once.min(plan.images - image);

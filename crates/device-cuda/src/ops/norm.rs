@@ -6,6 +6,7 @@ use meta::DType;
 use super::layout::geometry::{
     ACCESS_BYTES, THREADS, Walk, block_count, element, index_type, type_name, unsupported,
 };
+use crate::context::Properties;
 use crate::kernel::{Args, KernelFile, Launch, Variant};
 
 /// Norms over rows and groups with one pair of parameter types.
@@ -166,14 +167,25 @@ impl Split {
     }
 }
 
+/// How many groups there are, how many values each has, and how those are shared out.
+fn group_split(call: &op::GroupNorm, card: &Properties) -> (usize, usize, Split) {
+    let groups = call.x.dim(0) * call.groups;
+    let length = call.x.dims()[1..].iter().product::<usize>() / call.groups;
+    (groups, length, Split::new(groups, length, card.multiprocessors as usize))
+}
+
+/// Bytes of what the parts of groups are summed to; none if groups are left whole.
+pub(crate) fn moments_bytes(call: &op::GroupNorm, card: &Properties) -> Option<usize> {
+    let (groups, _, split) = group_split(call, card);
+    (split.parts > 1).then(|| groups * split.parts * 12)
+}
+
 pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()> {
     let (op, x, out) = ("group norm", &call.x, &call.out);
     let dtype = element(launch, op, x)?;
     let parameters = Parameters::of(launch, call.weight.as_ref(), call.bias.as_ref())?;
-    let (batch, channels) = (x.dim(0), x.dim(1));
-    let spatial: usize = x.dims()[2..].iter().product();
-    let groups = batch * call.groups;
-    let length = channels / call.groups * spatial;
+    let (channels, spatial) = (x.dim(1), x.dims()[2..].iter().product::<usize>());
+    let (groups, length, split) = group_split(call, launch.properties());
     let (from, to) = (launch.pointer(x)?, launch.pointer(out)?);
     let whole = ACCESS_BYTES / dtype.bytes();
     let aligned = spatial.is_multiple_of(whole)
@@ -188,7 +200,6 @@ pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()
         ("VECTOR", vector_name(pack)),
         ("INDEX", index_type(length)),
     ];
-    let split = Split::new(groups, length, launch.properties().multiprocessors as usize);
     let mut sizes = Vec::with_capacity(40);
     [length, spatial, split.chunk].iter().for_each(|v| sizes.extend((*v as i64).to_ne_bytes()));
     for value in [channels / call.groups, call.groups, split.parts] {
@@ -200,10 +211,10 @@ pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()
     let run = |name: &str, mut args: Args| {
         launch.kernel(KernelFile::Norm, name, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
     };
-    if split.parts == 1 {
+    let Some(moments) = moments_bytes(call, launch.properties()) else {
         return run("group_whole", Args::new().ptr(from).ptr(to).ptr(weight).ptr(bias).bytes(&sizes));
-    }
-    let moments = launch.scratch(groups * split.parts * 12)?;
+    };
+    let moments = launch.scratch(moments)?;
     run("group_moments", Args::new().ptr(from).ptr(moments.pointer()).bytes(&sizes))?;
     let args = Args::new().ptr(from).ptr(to).ptr(weight).ptr(bias).ptr(moments.pointer()).bytes(&sizes);
     run("group_apply", args)

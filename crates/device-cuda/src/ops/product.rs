@@ -3,20 +3,18 @@
 //! cuBLASLt thinks in columns: a row-major matrix is to it the transpose. So `y = x · wᵀ` is asked for
 //! as `yᵀ = w · xᵀ`, where `w` is stored transposed and `x` is not.
 
-use std::sync::Arc;
-
 use device::op::{self, Activation};
-use device::{Buffer, Error, Operand, Result};
-use meta::{DType, Encoding, Shape};
+use device::{Error, Operand, Result};
+use meta::{DType, Encoding};
 
-use super::{elementwise, layout, unpack};
-use crate::blas::{Epilogue, Matrix, Places, Product};
+use super::{elementwise, held, layout, unpack};
+use crate::blas::{Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::kernel::{Args, KernelFile, Launch};
 
 /// The most temporary memory that unpacked weights and convolution windows take.
 pub(crate) const SCRATCH_LIMIT: usize = 256 << 20;
 /// Alignment of the bias that every algorithm can read.
-const BIAS_ALIGNMENT: u64 = 16;
+const BIAS_ALIGNMENT: usize = 16;
 
 /// `activation(x · weightᵀ · scale + bias)`.
 pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
@@ -27,9 +25,8 @@ pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
     }
     let bias = call.bias.as_ref().map(|bias| readable_bias(launch, bias, dtype)).transpose()?;
     let rows = Rows::of(launch, &call.x, &call.out)?;
-    let ready = call.weight.encoding() == Encoding::Plain(dtype) && call.weight_scale.is_none();
-    let step = if ready { n } else { chunk_rows(n, k * dtype.bytes()) };
-    let scratch = if ready { None } else { Some(launch.scratch(step * k * dtype.bytes())?) };
+    let step = unpacked_rows(call, dtype).unwrap_or(n);
+    let scratch = unpacked_bytes(call, dtype).map(|bytes| launch.scratch(bytes)).transpose()?;
     let mut first = 0;
     while first < n {
         let len = step.min(n - first);
@@ -56,6 +53,27 @@ pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The most bytes that a linear layer holds beside its operands: copies that last as long as it does, and the
+/// workspace of a product.
+pub(crate) fn linear_scratch(call: &op::Linear) -> u64 {
+    // A call whose input has no element type is refused when it is launched.
+    let Some(dtype) = call.x.dtype() else { return 0 };
+    let bias = call.bias.as_ref().and_then(|bias| bias_copy_bytes(bias, dtype));
+    let rows = repeats_rows(&call.x, &call.out).then(|| copy_bytes(&call.x, dtype));
+    held([bias, rows, unpacked_bytes(call, dtype), Some(WORKSPACE_BYTES)])
+}
+
+/// Rows of the weight that are unpacked at once; none if the product can read it as it is.
+fn unpacked_rows(call: &op::Linear, dtype: DType) -> Option<usize> {
+    let ready = call.weight.encoding() == Encoding::Plain(dtype) && call.weight_scale.is_none();
+    (!ready).then(|| chunk_rows(call.weight.dim(0), call.weight.dim(1) * dtype.bytes()))
+}
+
+/// Bytes of those rows.
+fn unpacked_bytes(call: &op::Linear, dtype: DType) -> Option<usize> {
+    unpacked_rows(call, dtype).map(|rows| rows * call.weight.dim(1) * dtype.bytes())
+}
+
 /// Rows of a weight that are unpacked at once.
 fn chunk_rows(rows: usize, row_bytes: usize) -> usize {
     let fitting = (SCRATCH_LIMIT / row_bytes.max(1)).max(1);
@@ -78,16 +96,9 @@ struct Rows {
 
 impl Rows {
     fn of(launch: &Launch<'_>, x: &Operand, out: &Operand) -> Result<Rows> {
-        let (k, n, leading) = (x.shape().last(), out.shape().last(), x.rank() - 1);
-        let runs = |x: &Operand| {
-            Batches::merged((0..leading).map(|i| (x.dim(i), [x.strides()[i], out.strides()[i], 0])))
-        };
-        let (mut x, mut batches) = (x.clone(), runs(x));
-        // Rows that repeat or overlap are no matrix to the library.
-        if batches.inner().0 > 1 && batches.inner().1[0] < k {
-            x = packed_copy(launch, &x)?;
-            batches = runs(&x);
-        }
+        let (k, n) = (x.shape().last(), out.shape().last());
+        let x = if repeats_rows(x, out) { packed_copy(launch, x)? } else { x.clone() };
+        let batches = Batches::of_rows(&x, out);
         let (count, [x_stride, out_stride, _]) = batches.inner();
         if count > 1 && out_stride < n {
             return Err(unsupported(launch, "linear", "the rows of the output overlap"));
@@ -96,6 +107,12 @@ impl Rows {
         let (x_stride, out_stride) = if count > 1 { (x_stride, out_stride) } else { (k, n) };
         Ok(Rows { x, count, x_stride, out_stride, starts: batches.outer() })
     }
+}
+
+/// Whether rows repeat or overlap: they are no matrix to the library.
+fn repeats_rows(x: &Operand, out: &Operand) -> bool {
+    let (count, [x_stride, ..]) = Batches::of_rows(x, out).inner();
+    count > 1 && x_stride < x.shape().last()
 }
 
 /// The product with some rows of the weight.
@@ -135,7 +152,7 @@ impl Part<'_> {
             alpha: 1.0,
             beta: 0.0,
         };
-        let mut whole = self.bias.is_none_or(|bias| bias.is_multiple_of(BIAS_ALIGNMENT));
+        let mut whole = self.bias.is_none_or(|bias| bias.is_multiple_of(BIAS_ALIGNMENT as u64));
         for start in &rows.starts {
             whole = whole && blas.can(&product, &places(start))?;
         }
@@ -181,28 +198,33 @@ fn fused(bias: bool, activation: Option<Activation>) -> Epilogue {
 
 /// The bias in the activations' type and aligned, copied if it is not.
 pub(crate) fn readable_bias(launch: &Launch<'_>, bias: &Operand, dtype: DType) -> Result<Operand> {
-    let aligned = launch.pointer(bias)?.is_multiple_of(BIAS_ALIGNMENT);
-    if bias.dtype() == Some(dtype) && aligned && bias.is_contiguous() {
-        return Ok(bias.clone());
-    }
-    let out = scratch_operand(launch, dtype, *bias.shape())?;
-    layout::copy(&op::Copy { x: bias.clone(), out: out.clone() }, launch)?;
-    Ok(out)
+    if bias_copy_bytes(bias, dtype).is_some() { copied(launch, bias, dtype) } else { Ok(bias.clone()) }
+}
+
+/// Bytes of the copy that a bias is read from; none if it is read where it is.
+pub(crate) fn bias_copy_bytes(bias: &Operand, dtype: DType) -> Option<usize> {
+    // Buffers start at multiples of 256, so that offsets are as aligned as addresses.
+    let aligned = bias.offset().is_multiple_of(BIAS_ALIGNMENT);
+    let readable = bias.dtype() == Some(dtype) && aligned && bias.is_contiguous();
+    (!readable).then(|| copy_bytes(bias, dtype))
 }
 
 /// The same values, contiguous.
 fn packed_copy(launch: &Launch<'_>, x: &Operand) -> Result<Operand> {
-    let out = scratch_operand(launch, activation_type(x)?, *x.shape())?;
+    copied(launch, x, activation_type(x)?)
+}
+
+/// The same values in this type, contiguous, in temporary memory.
+fn copied(launch: &Launch<'_>, x: &Operand, dtype: DType) -> Result<Operand> {
+    let buffer = launch.scratch(copy_bytes(x, dtype))?.into_buffer();
+    let out = Operand::new(buffer, Encoding::Plain(dtype), *x.shape(), 0)?;
     layout::copy(&op::Copy { x: x.clone(), out: out.clone() }, launch)?;
     Ok(out)
 }
 
-/// A contiguous tensor in temporary memory.
-fn scratch_operand(launch: &Launch<'_>, dtype: DType, shape: Shape) -> Result<Operand> {
-    let encoding = Encoding::Plain(dtype);
-    let memory = launch.scratch(encoding.bytes(&shape)? as usize)?.into_memory();
-    let buffer = Buffer::new(launch.runtime.context.id(), Arc::new(memory), None);
-    Operand::new(buffer, encoding, shape, 0)
+/// Bytes of such a copy.
+fn copy_bytes(x: &Operand, dtype: DType) -> usize {
+    x.count() * dtype.bytes()
 }
 
 /// Along which direction of a matrix a bias has its values.
@@ -289,6 +311,17 @@ pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The most bytes that a product holds beside its operands.
+pub(crate) fn matmul_scratch(call: &op::Matmul) -> u64 {
+    let Some(dtype) = call.a.dtype() else { return 0 };
+    let r = call.a.rank();
+    let (m, k, n) = (call.a.dim(r - 2), call.a.dim(r - 1), call.b.dim(r - 1));
+    let copy = |operand: &Operand, rows: usize, columns: usize| {
+        side_of(operand, rows, columns).is_none().then(|| copy_bytes(operand, dtype))
+    };
+    held([copy(&call.b, k, n), copy(&call.a, m, k), Some(WORKSPACE_BYTES)])
+}
+
 /// How one side of a product is stored: by rows (which to the library is not transposed) or by columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Side {
@@ -314,6 +347,12 @@ fn side(rows: usize, columns: usize, [row, column]: [usize; 2]) -> Option<Side> 
     None
 }
 
+/// How an operand can be read as it is.
+fn side_of(operand: &Operand, rows: usize, columns: usize) -> Option<Side> {
+    let r = operand.rank();
+    side(rows, columns, [operand.strides()[r - 2], operand.strides()[r - 1]])
+}
+
 /// An operand that can be read as it is, copied if it cannot.
 fn usable_side(
     launch: &Launch<'_>,
@@ -321,9 +360,7 @@ fn usable_side(
     rows: usize,
     columns: usize,
 ) -> Result<(Operand, Side)> {
-    let r = operand.rank();
-    let strides = [operand.strides()[r - 2], operand.strides()[r - 1]];
-    match side(rows, columns, strides) {
+    match side_of(operand, rows, columns) {
         Some(side) => Ok((operand.clone(), side)),
         None => Ok((packed_copy(launch, operand)?, Side { transposed: false, leading: columns })),
     }
@@ -341,6 +378,11 @@ impl Batches {
         let leading = operands[2].rank() - 2;
         let dim = |i: usize| (operands[2].dim(i), operands.map(|operand| operand.strides()[i]));
         Batches::merged((0..leading).map(dim))
+    }
+
+    /// The rows of a linear layer's input and output.
+    fn of_rows(x: &Operand, out: &Operand) -> Batches {
+        Batches::merged((0..x.rank() - 1).map(|i| (x.dim(i), [x.strides()[i], out.strides()[i], 0])))
     }
 
     fn merged(dims: impl DoubleEndedIterator<Item = (usize, [usize; 3])>) -> Batches {

@@ -6,6 +6,7 @@ use op::ReduceKind;
 use super::layout::geometry::{
     ACCESS_BYTES, THREADS, Walk, block_count, element, index_type, type_name, unsupported,
 };
+use crate::context::Properties;
 use crate::kernel::{Args, KernelFile, Launch, Scratch, Variant};
 
 /// Softmax and reductions in one type.
@@ -79,25 +80,51 @@ impl Split {
         let chunk = length.div_ceil(parts);
         Split { kernel, results, parts: length.div_ceil(chunk), chunk }
     }
+
+    /// Bytes of the sums of all parts; none if there is one part each.
+    fn partial_bytes(&self, outputs: usize) -> Option<usize> {
+        (self.parts > 1).then(|| outputs * self.parts * 4)
+    }
+}
+
+/// Bytes of what the parts of results are summed to; none if no result is split.
+pub(crate) fn parts_bytes(call: &op::Reduce, card: &Properties) -> Option<usize> {
+    // Where the input lies makes no difference.
+    let Parts { kept, split, .. } = Parts::of(call, 0, card);
+    split.partial_bytes(kept.count())
+}
+
+/// The dimensions of a reduction that stay and that go, of an input at `base`, and how the work is shared out.
+struct Parts {
+    kept: Walk,
+    reduced: Walk,
+    split: Split,
+}
+
+impl Parts {
+    fn of(call: &op::Reduce, base: u64, card: &Properties) -> Parts {
+        let (x, out) = (&call.x, &call.out);
+        let part_of = |reduced: bool| -> (Vec<usize>, Vec<usize>) {
+            let axes = (0..x.rank()).filter(|&axis| (out.dim(axis) != x.dim(axis)) == reduced);
+            axes.map(|axis| (x.dim(axis), x.strides()[axis])).unzip()
+        };
+        // Results are written in the order of the dimensions; values may be added in any.
+        let (dims, strides) = part_of(false);
+        let kept = Walk::in_order(&dims, &[&strides], &[base]);
+        let (dims, strides) = part_of(true);
+        let reduced = Walk::new(&dims, &[&strides], &[base]);
+        let packed = |walk: &Walk| walk.strides(0).last() == Some(&1);
+        let across = packed(&kept) && !packed(&reduced) && kept.sizes().last().is_some_and(|n| *n >= 8);
+        let split = Split::new(kept.count(), reduced.count(), across, card.multiprocessors as usize);
+        Parts { kept, reduced, split }
+    }
 }
 
 pub(crate) fn reduce(call: &op::Reduce, launch: &Launch<'_>) -> Result<()> {
     let (op, x, out) = ("reduce", &call.x, &call.out);
     let dtype = element(launch, op, x)?;
-    let base = launch.pointer(x)?;
-    let part_of = |reduced: bool| -> (Vec<usize>, Vec<usize>) {
-        let axes = (0..x.rank()).filter(|&axis| (out.dim(axis) != x.dim(axis)) == reduced);
-        axes.map(|axis| (x.dim(axis), x.strides()[axis])).unzip()
-    };
-    // Results are written in the order of the dimensions; values may be added in any.
-    let (dims, strides) = part_of(false);
-    let kept = Walk::in_order(&dims, &[&strides], &[base]);
-    let (dims, strides) = part_of(true);
-    let reduced = Walk::new(&dims, &[&strides], &[base]);
+    let Parts { kept, reduced, split } = Parts::of(call, launch.pointer(x)?, launch.properties());
     let (outputs, length) = (kept.count(), reduced.count());
-    let packed = |walk: &Walk| walk.strides(0).last() == Some(&1);
-    let across = packed(&kept) && !packed(&reduced) && kept.sizes().last().is_some_and(|n| *n >= 8);
-    let split = Split::new(outputs, length, across, launch.properties().multiprocessors as usize);
     let (kind, factor) = match call.kind {
         ReduceKind::Sum => ("Sum", 1.0),
         ReduceKind::Mean => ("Sum", (1.0 / length as f64) as f32),
@@ -105,7 +132,7 @@ pub(crate) fn reduce(call: &op::Reduce, launch: &Launch<'_>) -> Result<()> {
         ReduceKind::Min => ("Smallest", 1.0),
     };
     let defines = [("T", type_name(dtype)), ("KIND", kind), ("INDEX", index_type(outputs.max(length)))];
-    let partial = if split.parts > 1 { Some(launch.scratch(outputs * split.parts * 4)?) } else { None };
+    let partial = split.partial_bytes(outputs).map(|bytes| launch.scratch(bytes)).transpose()?;
     let mut sizes = Vec::with_capacity(48);
     [outputs, length, split.chunk].iter().for_each(|v| sizes.extend((*v as i64).to_ne_bytes()));
     sizes.extend(factor.to_ne_bytes());

@@ -51,6 +51,14 @@ impl Operation for Attention {
         &self.out
     }
 
+    fn activations<'a>(&'a mut self, visit: &mut dyn FnMut(&'a mut Operand)) {
+        [&mut self.q, &mut self.k, &mut self.v].into_iter().for_each(&mut *visit);
+        if let AttentionMask::Additive(mask) = &mut self.mask {
+            visit(mask);
+        }
+        visit(&mut self.out);
+    }
+
     fn check(&self) -> Result<()> {
         let (op, q, k, v) = (Self::NAME, &self.q, &self.k, &self.v);
         check::activation(op, "query", q)?;

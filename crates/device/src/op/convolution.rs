@@ -2,7 +2,7 @@
 
 use meta::DType;
 
-use super::{Operation, check};
+use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
 /// A convolution over one to three dimensions, forward or transposed.
@@ -146,6 +146,8 @@ impl Operation for Convolution {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         let (op, x, w, out) = (Self::NAME, &self.x, &self.weight, &self.out);

@@ -1,7 +1,7 @@
 //! Operations that treat every value by itself. Inputs repeat to the output's shape; the output may be
 //! one of the inputs.
 
-use super::{Operation, check};
+use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
 /// A non-linearity.
@@ -177,6 +177,8 @@ impl Operation for Modulate {
         &self.out
     }
 
+    activations!(x, scale, shift, out);
+
     fn check(&self) -> Result<()> {
         check::shape(Self::NAME, "input", &self.x, self.out.shape())?;
         check_stretching(
@@ -197,6 +199,8 @@ impl Operation for GatedAdd {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, gate, y, out);
 
     fn check(&self) -> Result<()> {
         check::shape(Self::NAME, "input", &self.x, self.out.shape())?;
@@ -219,6 +223,8 @@ impl Operation for GatedActivation {
         &self.out
     }
 
+    activations!(gate, up, out);
+
     fn check(&self) -> Result<()> {
         check::shape(Self::NAME, "gate", &self.gate, self.out.shape())?;
         check_stretching(Self::NAME, &[("gate", &self.gate), ("up", &self.up)], &self.out)
@@ -236,6 +242,8 @@ impl Operation for Unary {
         &self.out
     }
 
+    activations!(x, out);
+
     fn check(&self) -> Result<()> {
         check::same_in_out(Self::NAME, &self.x, &self.out)
     }
@@ -251,6 +259,8 @@ impl Operation for Binary {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(a, b, out);
 
     fn check(&self) -> Result<()> {
         check_stretching(Self::NAME, &[("left", &self.a), ("right", &self.b)], &self.out)

@@ -2,7 +2,7 @@
 
 use meta::{DType, Encoding};
 
-use super::{Operation, Padding, check};
+use super::{Operation, Padding, activations, check};
 use crate::{Operand, Result};
 
 /// Converts type and layout: a cast, a permutation made real, one part of a concatenation, or the
@@ -26,6 +26,8 @@ impl Operation for Copy {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!();
 
     fn check(&self) -> Result<()> {
         let (op, x, out) = (Self::NAME, &self.x, &self.out);
@@ -69,6 +71,8 @@ impl Operation for Embedding {
         &self.out
     }
 
+    activations!(out);
+
     fn check(&self) -> Result<()> {
         let (op, table, ids, out) = (Self::NAME, &self.table, &self.ids, &self.out);
         check::rank(op, "table", table, 2)?;
@@ -86,6 +90,13 @@ impl Operation for Embedding {
             &format!("{} and {} more", ids.shape(), table.dim(1)),
             out,
         )
+    }
+
+    /// Only the rows that are looked up are read.
+    fn bytes(&self) -> u64 {
+        let (rows, entries) = (self.ids.count() as u64, self.table.dim(0).max(1) as u64);
+        let table = self.table.stored_bytes() / entries * rows.min(entries);
+        table + self.ids.stored_bytes() + self.out.stored_bytes()
     }
 }
 
@@ -112,6 +123,8 @@ impl Operation for Pad {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         let (op, x, out) = (Self::NAME, &self.x, &self.out);
@@ -161,6 +174,8 @@ impl Operation for NormalNoise {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(out);
 
     fn check(&self) -> Result<()> {
         let plain = self.out.dtype() == Some(DType::F32) && self.out.is_contiguous();

@@ -1,6 +1,6 @@
 //! Normalisations.
 
-use super::{Operation, check};
+use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
 /// Mean 0 and variance 1 over each group of channels, then scale and shift per channel.
@@ -31,6 +31,8 @@ impl Operation for GroupNorm {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         let (op, x) = (Self::NAME, &self.x);
@@ -70,6 +72,8 @@ impl Operation for LayerNorm {
         &self.out
     }
 
+    activations!(x, out);
+
     fn check(&self) -> Result<()> {
         check_rows(Self::NAME, &self.x, &self.out)?;
         let named = [("weight", self.weight.as_ref()), ("bias", self.bias.as_ref())];
@@ -104,6 +108,8 @@ impl Operation for ModulatedNorm {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, scale, shift, out);
 
     fn check(&self) -> Result<()> {
         check_rows(Self::NAME, &self.x, &self.out)?;
@@ -142,6 +148,8 @@ impl Operation for RmsNorm {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         check_rows(Self::NAME, &self.x, &self.out)?;

@@ -2,7 +2,7 @@
 
 use meta::DType;
 
-use super::{Operation, check};
+use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
 /// Rotates pairs of values of each head by the angles of its position: of a pair `(a, b)` comes
@@ -43,6 +43,8 @@ impl Operation for Rope {
         &self.out
     }
 
+    activations!(x, out);
+
     fn check(&self) -> Result<()> {
         check_turned(Self::NAME, [&self.x, &self.out], [&self.cos, &self.sin])
     }
@@ -80,6 +82,8 @@ impl Operation for NormedRope {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         check_turned(Self::NAME, [&self.x, &self.out], [&self.cos, &self.sin])?;

@@ -2,7 +2,7 @@
 
 use meta::DType;
 
-use super::{Activation, Operation, check};
+use super::{Activation, Operation, activations, check};
 use crate::{Operand, Result};
 
 /// `activation(x · weightᵀ · scale + bias)`: rows of activations times a weight as it is stored.
@@ -34,6 +34,8 @@ impl Operation for Linear {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         let (op, x, w) = (Self::NAME, &self.x, &self.weight);
@@ -91,6 +93,8 @@ impl Operation for Matmul {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(a, b, out);
 
     fn check(&self) -> Result<()> {
         let (op, a, b) = (Self::NAME, &self.a, &self.b);

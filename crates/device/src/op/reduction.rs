@@ -1,6 +1,6 @@
 //! Reductions over dimensions.
 
-use super::{Operation, check};
+use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
 /// One value for all values along some dimensions.
@@ -37,6 +37,8 @@ impl Operation for Reduce {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         let (op, x, out) = (Self::NAME, &self.x, &self.out);
@@ -78,6 +80,8 @@ impl Operation for Softmax {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         check::same_in_out(Self::NAME, &self.x, &self.out)?;

@@ -1,6 +1,6 @@
 //! Image resizing.
 
-use super::{Operation, check};
+use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
 /// Another size for the last two dimensions, by the formulas of PyTorch's `interpolate` without
@@ -51,6 +51,8 @@ impl Operation for Resize {
     fn output(&self) -> &Operand {
         &self.out
     }
+
+    activations!(x, out);
 
     fn check(&self) -> Result<()> {
         let (op, x, out) = (Self::NAME, &self.x, &self.out);

@@ -322,7 +322,7 @@ impl Bench<'_> {
         let (plan, loaded, flops) = self.load(text, rate)?;
         let load_s = start.elapsed().as_secs_f64();
         let ledger = self.devices.get(self.compute)?.ledger();
-        ledger.reset_peak();
+        ledger.take_peak();
         self.card.map(CudaBackend::take_peak_bytes);
         let start = Instant::now();
         let output = loaded.evaluate(self.pixels)?.to_vec()?;

@@ -74,7 +74,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         rows.push(match bare {
             Some(backend) => match shape.kind {
                 Kind::Linear { m, k, n, stored: Encoding::BF16 } => row(shape, &lane, |budget| {
-                    Ok(Some(backend.bare_matmul_seconds(m, n, k, repeats(budget, m * n * k))?))
+                    let repeats = repeats(budget, m * n * k);
+                    Ok(Some(backend.bare_matmul_seconds(device.ledger(), [m, n, k], repeats)?))
                 })?,
                 _ => row(shape, &lane, |_| Ok(None))?,
             },

@@ -100,7 +100,12 @@ fn simulated() -> Result<Report> {
     let model = Model::write(20, 512, 2048, 16)?;
     let link = 0.4e9;
     let rate = model.block_flops() as f64 / (0.75 * model.block_bytes() / link);
-    let devices = machine_of(SimSpec { memory: 1 << 30, link_bytes_per_s: link, flops_per_s: Some(rate) });
+    let devices = machine_of(SimSpec {
+        memory: 1 << 30,
+        link_bytes_per_s: link,
+        flops_per_s: Some(rate),
+        activation: None,
+    });
     let device = devices.get(DeviceId::sim(0))?;
     let bench = Streaming { model: &model, devices: &devices, compute: device.id(), link, rate: Some(rate) };
     bench.report(device, Some(memory()?))
@@ -254,7 +259,7 @@ fn plan(
 /// Loads, runs and frees a model of a gigabyte, half of it streamed.
 fn memory() -> Result<MemoryRow> {
     let model = Model::write(16, 2048, 8192, 1)?;
-    let spec = SimSpec { memory: 4 << 30, link_bytes_per_s: 50e9, flops_per_s: None };
+    let spec = SimSpec { memory: 4 << 30, link_bytes_per_s: 50e9, flops_per_s: None, activation: None };
     let residency = Residency::new(machine_of(spec));
     let fresh = resident_bytes()?;
     let (mut first, mut last, mut loaded, mut bytes) = (0, 0, 0, 0);

@@ -9,7 +9,7 @@ mod positions;
 mod weights;
 
 use checkpoint::Checkpoint;
-use meta::Shape;
+use meta::{DType, Shape};
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Lane, Padding, Tensor};
 
@@ -103,6 +103,12 @@ impl Flux {
     /// What the model needs of the file it was read from.
     pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// The residual streams outgrow f16.
+    pub fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
     }
 
     /// Evaluates the model: the direction from image to noise, `[batch, channels, height, width]`.

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::{Lane, Tensor, Weight};
 
@@ -99,6 +100,15 @@ impl TextEncoder {
         match self {
             TextEncoder::Clip(clip) => clip.config().width,
             TextEncoder::T5(t5) => t5.config().width,
+        }
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// The feed-forward layers of T5 and its kin outgrow f16; CLIP was trained in it.
+    pub fn activations(&self) -> &'static [DType] {
+        match self {
+            TextEncoder::Clip(_) => &[DType::BF16, DType::F16, DType::F32],
+            TextEncoder::T5(_) => &[DType::BF16, DType::F32],
         }
     }
 

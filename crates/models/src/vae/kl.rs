@@ -8,6 +8,7 @@ mod weights;
 use std::ops::Range;
 
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Manifest, Session};
 use tensor::Tensor;
 
@@ -50,6 +51,12 @@ impl Kl {
     /// What the autoencoder needs of the file it was read from: the decoder's blocks, then the encoder's.
     pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// The last layers of its decoder outgrow f16.
+    pub fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
     }
 
     /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1, one

@@ -20,6 +20,7 @@ mod tokenizer;
 mod weights;
 
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::Tensor;
 
@@ -71,6 +72,12 @@ impl Florence2 {
     pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
         weights::manifest(&claims, &self.config, self.layout)
+    }
+
+    /// The element types that its activations may have, the preferred one first.
+    /// Its files are in f16.
+    pub fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F16, DType::F32]
     }
 
     /// Tokens that stand for a picture, `[1, tokens, width]`, of normalised pixels `[1, 3, height, width]`.

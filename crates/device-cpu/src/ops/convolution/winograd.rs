@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::geometry::{Geometry, OUTSIDE, longest_run};
 use crate::ops::elementwise::traversal::Target as Parts;
-use crate::ops::gemm::{Kernel, Packed, Panel, Panels, Scratch, Stored, Target, for_each};
+use crate::ops::gemm::{Kernel, MOST_VALUES, Packed, Panel, Panels, Scratch, Stored, Target, for_each};
 use crate::ops::vector_math::{self, Arithmetic, dispatch};
 
 /// Products of a tile, and its outputs along one dimension.
@@ -24,8 +24,8 @@ const TAPS: usize = 9;
 const LEAST_CHANNELS: usize = 16;
 const LEAST_FILTERS: usize = 24;
 const LEAST_TILES: usize = 96;
-/// The most values of changed filters that are held at once.
-const FILTERS_LIMIT: usize = 1 << 22;
+/// More channels than these leave no room for a panel of tiles.
+const MOST_CHANNELS: usize = 8000;
 /// The most tiles of a piece of work, whole panels of every kernel.
 const PIECE_TILES: usize = 96;
 /// Pieces are made smaller until there are this many, if there can be.
@@ -45,7 +45,7 @@ pub(super) fn suits(geometry: &Geometry) -> bool {
         && geometry.input[0] == 1
         && geometry.output[0] == 1
         && geometry.is_dense()
-        && geometry.channels >= LEAST_CHANNELS
+        && (LEAST_CHANNELS..=MOST_CHANNELS).contains(&geometry.channels)
         && geometry.filters >= LEAST_FILTERS
         && tiles >= LEAST_TILES
         && tiles * 4 >= runs * LANES * 3
@@ -75,15 +75,13 @@ impl Winograd<'_> {
     pub(super) fn run_with(&self, kernel: &'static Kernel, out: Target) {
         let Geometry { batch, channels, filters, .. } = *self.geometry;
         let grid = Grid::new(self.geometry);
-        let most = (FILTERS_LIMIT / (PRODUCTS * channels)).max(LEAST_PIECE_FILTERS);
-        let even = filters.div_ceil(filters.div_ceil(most));
-        let at_once = even.next_multiple_of(kernel.rows());
+        let at_once = filters_at_once(kernel, channels, filters);
         let mut scratch = Scratch::take_left(PRODUCTS * at_once.min(filters) * channels);
         for first in (0..filters).step_by(at_once) {
             let lines = first..filters.min(first + at_once);
             let changed = &mut scratch.values()[..PRODUCTS * lines.len() * channels];
             self.change_filters(kernel, &lines, changed);
-            let (tiles, tall) = piece(kernel, grid.tiles(), lines.len(), batch);
+            let (tiles, tall) = piece(kernel, channels, grid.tiles(), lines.len(), batch);
             let (across, down) = (grid.tiles().div_ceil(tiles), lines.len().div_ceil(tall));
             let changed = &*changed;
             for_each(batch * across * down, true, |task| {
@@ -133,10 +131,34 @@ impl Winograd<'_> {
     }
 }
 
+/// Filters that are changed at once: as many as there is room for, shared out evenly.
+fn filters_at_once(kernel: &'static Kernel, channels: usize, filters: usize) -> usize {
+    let fitting = MOST_VALUES / (PRODUCTS * channels);
+    if filters <= fitting {
+        return filters.next_multiple_of(kernel.rows());
+    }
+    let most = (fitting / kernel.rows()).max(1) * kernel.rows();
+    filters.div_ceil(filters.div_ceil(most)).next_multiple_of(kernel.rows())
+}
+
+/// Values that a piece works in: its tiles, changed, and the products of some filters.
+fn piece_values(channels: usize, filters: usize, tiles: usize) -> usize {
+    PRODUCTS * (channels + FILTERS_AT_ONCE.min(filters)) * tiles + LANES
+}
+
 /// Tiles and filters of a piece of work, from the sizes alone.
-fn piece(kernel: &'static Kernel, tiles: usize, filters: usize, images: usize) -> (usize, usize) {
+fn piece(
+    kernel: &'static Kernel,
+    channels: usize,
+    tiles: usize,
+    filters: usize,
+    images: usize,
+) -> (usize, usize) {
     let panel = kernel.columns();
     let (mut wide, mut tall) = (PIECE_TILES, filters);
+    while piece_values(channels, filters, wide) > MOST_VALUES && wide > panel {
+        wide -= panel;
+    }
     let pieces = |wide: usize, tall: usize| tiles.div_ceil(wide) * filters.div_ceil(tall) * images;
     while pieces(wide, tall) < PIECES_WANTED && wide > panel {
         wide -= panel;
@@ -249,8 +271,7 @@ impl Piece<'_> {
     fn run(&self, out: Target) {
         let channels = self.whole.geometry.channels;
         let inputs = PRODUCTS * channels * self.width;
-        let products = PRODUCTS * FILTERS_AT_ONCE.min(self.lines.len()) * self.width;
-        let mut scratch = Scratch::take_right(inputs + products + LANES);
+        let mut scratch = Scratch::take_right(piece_values(channels, self.lines.len(), self.width));
         let (inputs, products) = scratch.values().split_at_mut(inputs);
         if self.runs.len() * LANES < self.width {
             inputs.fill(0.0);
@@ -506,4 +527,27 @@ fn gathered([a, b, c, d]: [&[f32; LANES]; SPAN]) -> [[f32; LANES]; STEP] {
         out[1][i] = b[i] - c[i] - d[i];
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_thread_holds_more_than_it_may() {
+        for kernel in Kernel::all() {
+            for channels in [16, 128, 512, 1280, 2560, 2731, 5000, MOST_CHANNELS] {
+                for filters in [24, 512, 513, 1280, 8000] {
+                    let at_once = filters_at_once(kernel, channels, filters).min(filters);
+                    assert!(PRODUCTS * at_once * channels <= MOST_VALUES, "{channels} {filters}: {at_once}");
+                    let (tiles, tall) = piece(kernel, channels, 1 << 16, at_once, 1);
+                    let values = piece_values(channels, tall, tiles);
+                    assert!(values <= MOST_VALUES, "{channels} {filters}: {values}");
+                    let turned = kernel.rows() * channels * TAPS + LANES;
+                    assert!(turned <= MOST_VALUES, "{channels}: {turned}");
+                }
+            }
+            assert_eq!(filters_at_once(kernel, 512, 512).min(512), 512, "the widest of autoencoders at once");
+        }
+    }
 }

@@ -1,4 +1,8 @@
 //! Packing memory that each thread keeps, since fresh pages cost more than packing does.
+//!
+//! No ledger has these bytes. They are bounded instead: a thread never holds more than [`MOST_VALUES`] of each side, 32 MB
+//! in all, whatever the sizes of the operation, and what else kernels allocate for a moment is no more than a vector of
+//! parameters or 2 MB for each thread.
 
 use std::cell::Cell;
 
@@ -6,6 +10,9 @@ use std::cell::Cell;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
+
+/// The most values of one side that a thread may ask for. Kernels cut their work so that this is enough.
+pub(crate) const MOST_VALUES: usize = 4 << 20;
 
 thread_local! {
     static LEFT: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };

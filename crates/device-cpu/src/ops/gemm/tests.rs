@@ -149,3 +149,13 @@ fn few_rows_are_multiplied_without_packing() {
         }
     }
 }
+
+#[test]
+fn no_thread_packs_more_than_it_may() {
+    const { assert!(LEFT_LIMIT <= MOST_VALUES && ROWS_AT_ONCE * DEPTH_BLOCK <= LEFT_LIMIT) };
+    for (depth, grain) in [(1, 1), (100_000, 1), (383, 32), (10_240, 32), (10_240, 256), (8192, 96)] {
+        let block = depth_block(depth, grain);
+        assert!(ROWS_AT_ONCE * block <= MOST_VALUES, "{depth} in units of {grain}: {block}");
+        assert!(2 * PIECE_COLUMNS * block <= MOST_VALUES, "{depth} in units of {grain}: {block}");
+    }
+}

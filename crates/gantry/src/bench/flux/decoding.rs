@@ -51,7 +51,7 @@ pub(super) fn measure(machine: &Machine, device: DeviceId, pixels: usize) -> Res
     let relative_error = relative_error(&compared(device)?, &compared(DeviceId::CPU)?);
     let decoder = Decoder::load(machine.registry(), device, &path, pixels)?;
     let (card, ledger) = (machine.cuda(device), machine.registry().get(device)?.ledger());
-    ledger.reset_peak();
+    ledger.take_peak();
     card.map(CudaBackend::take_peak_bytes);
     let timed = || -> Result<(f64, Vec<f32>)> {
         let start = Instant::now();
