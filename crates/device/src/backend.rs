@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use meta::{DType, DeviceId};
 
-use crate::{Event, Ledger, OpCall, Result, Span};
+use crate::{Event, Ledger, OpCall, Result, SimSpec, Span};
 
 /// One device, as its implementation sees it. [`Device`](crate::Device) adds the ledger in front.
 pub trait Backend: Send + Sync {
@@ -69,6 +69,11 @@ pub trait Backend: Send + Sync {
     /// Bytes that an operation may take for a moment beside its operands, unpacked weights not counted.
     fn workspace_bytes(&self) -> u64 {
         0
+    }
+
+    /// What a simulated device was said to be able to do; none for real ones.
+    fn said(&self) -> Option<SimSpec> {
+        None
     }
 
     /// Whether copies from that device need no detour through the host.

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use meta::DeviceId;
 
 use crate::backend::{Backend, Description, MemoryInfo, StreamKind};
-use crate::{Buffer, Charge, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, Stream};
+use crate::{Buffer, Charge, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, SimSpec, Stream};
 
 /// One device: all its memory goes through its ledger, all its work through its streams.
 #[derive(Clone)]
@@ -140,6 +140,11 @@ impl Device {
     /// Bytes that an operation may take for a moment beside its operands, unpacked weights not counted.
     pub fn workspace_bytes(&self) -> u64 {
         self.shared.backend.workspace_bytes()
+    }
+
+    /// What a simulated device was said to be able to do; none for real ones.
+    pub fn said(&self) -> Option<SimSpec> {
+        self.shared.backend.said()
     }
 
     /// Whether copies from that device need no detour through the host.

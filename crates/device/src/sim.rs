@@ -170,6 +170,10 @@ impl Backend for SimBackend {
         self.host.trim()
     }
 
+    fn said(&self) -> Option<SimSpec> {
+        Some(self.spec)
+    }
+
     fn reaches(&self, _other: DeviceId) -> bool {
         true
     }

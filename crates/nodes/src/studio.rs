@@ -110,11 +110,11 @@ impl Studio {
             devices,
             compute,
             residency,
-            settings,
             loaded: Mutex::default(),
             stats: stats::StatsTable::default(),
             profile: profiling::ProfileStore::new(settings.profile_file.clone()),
             footprints: Mutex::default(),
+            settings,
             files: Mutex::default(),
             embedded: HashMap::new(),
         }

@@ -26,7 +26,7 @@ pub use allocation::{Allocation, Amount, Amounts, Entry, Order};
 pub use error::PlanError;
 pub use language::{AllocationError, AllocationProblem, AllocationText, MAX_TEXT_BYTES, Mode, Span};
 pub use plan::{BlockMode, BlockPlan, DeviceUse, Plan, Ring};
-pub use planner::plan;
+pub use planner::{plan, predict};
 pub use predictor::{BlockTime, Prediction, StepBlock, simulate};
 pub use profile::{DeviceProfile, Learnt, MachineProfile, OpCost, PeerProfile, SpeedPoint, WorkKind};
 pub use request::{

@@ -267,6 +267,13 @@ impl MachineProfile {
         link(&from, &to).or_else(|| link(&to, &from))
     }
 
+    /// Notes the bandwidth of the direct link between two devices, as it was just measured.
+    pub fn set_peer(&mut self, from: DeviceId, to: DeviceId, bytes_per_s: f64) {
+        let (from, to) = (from.to_string(), to.to_string());
+        self.peers.retain(|peer| (&peer.from, &peer.to) != (&from, &to));
+        self.peers.push(PeerProfile { from, to, bytes_per_s });
+    }
+
     /// Blends in a copy between two devices; one of under 1 MB says nothing.
     pub fn learn_peer(&mut self, from: DeviceId, to: DeviceId, bytes: u64, seconds: f64) {
         let Some(measured) = bandwidth(bytes, seconds) else { return };

@@ -53,10 +53,19 @@ pub(super) fn identity(device: &Device) -> String {
     format!("{}; {}", about.name, about.detail)
 }
 
-/// Everything that is to be known of a device.
+/// Everything that is to be known of a device. A simulated one is taken at its word, as far as it gives it; the first run
+/// corrects what the host cannot keep up with.
 pub(super) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     let mut profile = DeviceProfile::new(identity(device));
-    if device.id() != DeviceId::CPU {
+    if let Some(said) = device.said() {
+        profile.link_bytes_per_s = Some(said.link_bytes_per_s);
+        if let Some(flops_per_s) = said.flops_per_s {
+            let dtype = Lane::preferred(device)?.dtype();
+            profile.speeds.push(SpeedPoint { kind: WorkKind::Product, dtype, flops: 1e9, flops_per_s });
+            return Ok(profile);
+        }
+    }
+    if device.id() != DeviceId::CPU && profile.link_bytes_per_s.is_none() {
         profile.link_bytes_per_s = Some(bandwidth(device, host)?.pinned_to_device);
     }
     let lane = Lane::preferred(device)?;

@@ -3,7 +3,6 @@
 
 use models::diffusion::flux::{Flux, FluxInputs};
 use models::text::{EncodeOptions, Symbol, TextEncoder, TextTokenizer, Token, Tokens};
-use models::vae::kl::Kl;
 use models::vision::florence2::Generation;
 use models::Probe;
 use residency::Session;
@@ -13,13 +12,13 @@ use super::{Captioner, Network};
 use crate::Result;
 
 /// Tokens of text that an encoder fills up a prompt to, as most workflows have it.
-pub const USUAL_TEXT_TOKENS: usize = 256;
+pub(crate) const USUAL_TEXT_TOKENS: usize = 256;
 /// The length of CLIP's chunks.
 const CLIP_TOKENS: usize = 77;
 
 /// What a network is to do at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Work {
+pub(crate) enum Work {
     /// One step of a diffusion model.
     Step(StepShape),
     /// The encoding of a prompt in so many chunks of so many tokens.
@@ -49,7 +48,7 @@ pub enum Work {
 
 /// The evaluations of one step of a diffusion model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct StepShape {
+pub(crate) struct StepShape {
     /// Pictures at once.
     pub batch: usize,
     /// One for each conditioning.
@@ -58,7 +57,7 @@ pub struct StepShape {
 
 /// One evaluation of a diffusion model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct EvaluationShape {
+pub(crate) struct EvaluationShape {
     /// Rows of the latent.
     pub height: usize,
     /// Columns of the latent.
@@ -80,7 +79,7 @@ impl Work {
 
     /// A step over one picture.
     #[must_use]
-    pub fn step(batch: usize, evaluations: Vec<EvaluationShape>) -> Work {
+    pub(crate) fn step(batch: usize, evaluations: Vec<EvaluationShape>) -> Work {
         Work::Step(StepShape { batch, evaluations })
     }
 
@@ -174,7 +173,7 @@ impl Network {
 
 /// A picture, as latents count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PictureSize {
+pub(crate) struct PictureSize {
     /// Pictures at once.
     pub batch: usize,
     /// Rows of a latent.

@@ -126,13 +126,13 @@ fn check_room(usage: &DeviceUse) -> Result<(), PlanError> {
 }
 
 /// What the blocks of a plan do in a step.
-struct Timeline {
+pub(super) struct Timeline {
     blocks: Vec<StepBlock>,
     return_hop_s: f64,
 }
 
 impl Timeline {
-    fn new(problem: &Problem<'_>, blocks: &[BlockPlan]) -> Timeline {
+    pub(super) fn new(problem: &Problem<'_>, blocks: &[BlockPlan]) -> Timeline {
         let hop = |from: DeviceId, to: DeviceId| match from == to {
             true => 0.0,
             false => problem.request.activation_bytes as f64 / problem.bandwidth(from, to),
@@ -152,7 +152,7 @@ impl Timeline {
         Timeline { blocks: steps, return_hop_s: hop(activations_on, problem.compute()) }
     }
 
-    fn predict(&self, slots: usize) -> Prediction {
+    pub(super) fn predict(&self, slots: usize) -> Prediction {
         simulate(&self.blocks, slots, self.return_hop_s)
     }
 }

@@ -17,6 +17,7 @@ mod search;
 use crate::allocation::Amounts;
 use crate::error::PlanError;
 use crate::plan::Plan;
+use crate::predictor::Prediction;
 use crate::request::PlanRequest;
 use crate::resolve::{check_devices, resolve};
 use problem::Problem;
@@ -35,6 +36,15 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
         }
         result => result,
     }
+}
+
+/// The seconds of a step under a plan that is in force, for a request of the same blocks that may have other times.
+///
+/// # Errors
+/// The request is not one for this plan, or not one at all.
+pub fn predict(request: &PlanRequest, plan: &Plan) -> Result<Prediction, PlanError> {
+    let problem = Problem::new(request)?;
+    Ok(assemble::Timeline::new(&problem, &plan.blocks).predict(plan.ring.map_or(1, |ring| ring.slots)))
 }
 
 /// The plan without the search for what would fit instead. The allocation's devices have been checked.
