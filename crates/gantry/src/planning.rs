@@ -1,7 +1,28 @@
-//! What the planner is told of the machine where nothing is measured device by device.
+//! Plans for measurements: by the planner that serves, and for made-up models by numbers.
 
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use checkpoint::Checkpoint;
 use device::{Device, Registry};
-use placement::DeviceSpec;
+use meta::DeviceId;
+use nodes::studio::{PlanQuestion, Settings, Studio};
+use placement::{DeviceSpec, Plan};
+
+use crate::environment;
+
+/// Where every block of a file goes, as a job that loads it has it.
+pub(crate) fn plan_file(
+    devices: &Registry,
+    compute: DeviceId,
+    file: &Arc<Checkpoint>,
+    question: &PlanQuestion,
+) -> Result<Plan> {
+    let folders = nodes::Folders::at(&environment::current_dir().context("finding the current folder")?);
+    let settings = Settings { profile_file: environment::profile_file(), ..Settings::default() };
+    let studio = Studio::new(folders, devices.clone(), compute, settings);
+    Ok(studio.plan_file(file, question)?)
+}
 
 /// Every device with its budget and what is left of it, links of the same speed, the same computing speed.
 pub(crate) fn device_specs(devices: &Registry, link_bytes_per_s: f64) -> Vec<DeviceSpec> {

@@ -27,8 +27,6 @@ use crate::{bandwidth, host};
 
 /// Loads of each kind; their median counts.
 const ROUNDS: usize = 3;
-/// Rows that a step would have: they matter to the planner, not to loading.
-const TOKENS: u64 = 4608;
 /// What is copied to measure the memory of the host.
 const HOST_COPY_BYTES: usize = 512 << 20;
 /// A file of which less is in memory counts as cold.
@@ -129,7 +127,7 @@ impl Times {
 impl<'a> Bench<'a> {
     fn new(machine: &'a Machine, device: &'a Device, path: &'a Path) -> Result<Bench<'a>> {
         let checkpoint = Checkpoint::open(path).context("--file")?;
-        let manifest = Manifest::by_names(&checkpoint, "bench", TOKENS)?;
+        let manifest = Manifest::by_names(&checkpoint, "bench")?;
         let link = match device.id().kind {
             DeviceKind::Cpu => None,
             _ => Some(bandwidth::measure(device, machine.cpu())?.pinned_to_device),
@@ -238,10 +236,10 @@ impl<'a> Bench<'a> {
         let (devices, compute) = (self.machine.registry(), self.device.id());
         let start = Instant::now();
         let checkpoint = Checkpoint::open(self.path)?;
-        let manifest = Manifest::by_names(&checkpoint, "bench", TOKENS)?;
+        let manifest = Manifest::by_names(&checkpoint, "bench")?;
         let opened = start.elapsed().as_secs_f64();
         let specs = device_specs(devices, self.link.unwrap_or(1e10));
-        let mut request = Residency::plan_request(&manifest, compute, specs, |flops| flops as f64 / 1e14);
+        let mut request = Residency::plan_request(&manifest, compute, specs);
         request.allocation = AllocationText::parse(allocation)?;
         let plan = placement::plan(&request)?;
         let residency = Residency::new(devices.clone());

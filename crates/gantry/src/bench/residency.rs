@@ -140,7 +140,7 @@ impl Model {
     }
 
     fn manifest(&self) -> Result<Manifest> {
-        Ok(Manifest::by_names(&Checkpoint::open(&self.path)?, "bench", self.rows as u64)?)
+        Ok(Manifest::by_names(&Checkpoint::open(&self.path)?, "bench")?)
     }
 
     fn block_bytes(&self) -> f64 {
@@ -225,7 +225,8 @@ impl Streaming<'_> {
     fn measure(&self, text: &str, rate: f64) -> Result<(Plan, (f64, Vec<f32>))> {
         let residency = Residency::new(self.devices.clone());
         let manifest = self.model.manifest()?;
-        let plan = plan(&manifest, self.devices, self.compute, (self.link, rate), text)?;
+        let block_s = self.model.block_flops() as f64 / rate;
+        let plan = plan(&manifest, self.devices, self.compute, (self.link, block_s), text)?;
         let id = residency.load(manifest, plan.clone(), LoadOptions::default())?;
         let session = residency.open(id, &Cancel::default())?;
         let x = self.model.input(&session)?;
@@ -242,16 +243,17 @@ impl Streaming<'_> {
     }
 }
 
-/// A plan for devices that have these bytes and operations per second.
+/// A plan for a link of so many bytes per second and blocks of so many seconds.
 fn plan(
     manifest: &Manifest,
     devices: &Registry,
     compute: DeviceId,
-    (link, rate): (f64, f64),
+    (link, block_s): (f64, f64),
     text: &str,
 ) -> Result<Plan> {
     let specs = device_specs(devices, link);
-    let mut request = Residency::plan_request(manifest, compute, specs, |flops| flops as f64 / rate);
+    let mut request = Residency::plan_request(manifest, compute, specs);
+    request.blocks.iter_mut().for_each(|block| block.compute_seconds = block_s);
     request.allocation = AllocationText::parse(text)?;
     Ok(placement::plan(&request)?)
 }
@@ -266,7 +268,8 @@ fn memory() -> Result<MemoryRow> {
     for cycle in 0..CYCLES {
         let manifest = model.manifest()?;
         bytes = manifest.bytes();
-        let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), (50e9, 1e11), "sim:0,50%;cpu,50%")?;
+        let times = (50e9, model.block_flops() as f64 / 1e11);
+        let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), times, "sim:0,50%;cpu,50%")?;
         let id = residency.load(manifest, plan, LoadOptions::default())?;
         let session = residency.open(id, &Cancel::default())?;
         model.step(&session, &model.input(&session)?)?.to_vec()?;

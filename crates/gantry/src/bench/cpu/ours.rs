@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -13,14 +14,14 @@ use models::Probe;
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
 use models::vae::kl::Kl;
-use placement::AllocationText;
+use nodes::studio::PlanQuestion;
 use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
 use serde_json::{Value, json};
 use tensor::Tensor;
 
 use super::{PIXELS, TEXT};
 use crate::machine::Machine;
-use crate::planning::device_specs;
+use crate::planning::plan_file;
 
 /// Ticks of a process's time in a second, on every Linux that Rust knows.
 const TICKS: f64 = 100.0;
@@ -68,21 +69,18 @@ struct Loaded {
 impl Loaded {
     fn read(machine: &Machine, question: &Value) -> Result<Loaded> {
         let path = |key: &str| question[key].as_str().with_context(|| format!("no {key} is named"));
-        let checkpoint = Checkpoint::open(path("model")?)?;
+        let checkpoint = Arc::new(Checkpoint::open(path("model")?)?);
         let found = detect(&checkpoint);
-        let side = PIXELS / 8;
-        let (network, manifest, working) = if path("network")? == "flux" {
+        let (network, manifest) = if path("network")? == "flux" {
             let flux = Flux::read(&checkpoint, &found)?;
-            let tokens = flux.tokens(1, side, side, TEXT);
-            let (manifest, working) = (flux.manifest(&checkpoint, tokens)?, flux.working_bytes(tokens, 4));
-            (Network::Flux(flux), manifest, working)
+            let manifest = flux.manifest(&checkpoint)?;
+            (Network::Flux(flux), manifest)
         } else {
             let kl = Kl::read(&checkpoint, &found)?;
-            let manifest = kl.manifest(&checkpoint, PIXELS, PIXELS)?;
-            let working = kl.working_bytes(PIXELS, PIXELS, 4);
-            (Network::Decoder(kl), manifest, working)
+            let manifest = kl.manifest(&checkpoint)?;
+            (Network::Decoder(kl), manifest)
         };
-        let session = open(machine, manifest, working)?;
+        let session = open(machine, &checkpoint, manifest)?;
         let inputs = Checkpoint::open(path("inputs")?)?;
         let lane = session.lane()?;
         let read = |name: &str| -> Result<Tensor> {
@@ -143,13 +141,10 @@ impl Loaded {
 }
 
 /// A session with all of a model on the CPU.
-fn open(machine: &Machine, manifest: Manifest, working_bytes: u64) -> Result<Session> {
+fn open(machine: &Machine, file: &Arc<Checkpoint>, manifest: Manifest) -> Result<Session> {
     let devices = machine.registry();
-    let specs = device_specs(devices, 1e10);
-    let mut request = Residency::plan_request(&manifest, DeviceId::CPU, specs, |flops| flops as f64 / 1e11);
-    request.allocation = AllocationText::parse("")?;
-    request.working_bytes = working_bytes;
-    let plan = placement::plan(&request)?;
+    let question = PlanQuestion { size: (PIXELS, PIXELS), ..PlanQuestion::default() };
+    let plan = plan_file(devices, DeviceId::CPU, file, &question)?;
     let residency = Residency::new(devices.clone());
     let id = residency.load(manifest, plan, LoadOptions::default())?;
     Ok(residency.open(id, &Cancel::default())?)

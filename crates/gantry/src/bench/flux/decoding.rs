@@ -1,6 +1,7 @@
 //! The last part of a picture: FLUX's autoencoder of random weights decodes a latent.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,7 +12,7 @@ use meta::DeviceId;
 use models::Probe;
 use models::detect::detect;
 use models::vae::kl::Kl;
-use placement::AllocationText;
+use nodes::studio::PlanQuestion;
 use residency::{Cancel, LoadOptions, Residency, Session};
 use serde::Serialize;
 use tensor::Lane;
@@ -19,7 +20,7 @@ use testkit::{Manifest, ScratchDir, random_normal};
 
 use super::{STEPS, relative_error};
 use crate::machine::Machine;
-use crate::planning::device_specs;
+use crate::planning::plan_file;
 
 /// The autoencoder of FLUX at its full size.
 const AUTOENCODER: &str = include_str!("../../../../testkit/data/manifests/flux_ae.json");
@@ -86,17 +87,12 @@ struct Decoder {
 
 impl Decoder {
     fn load(devices: &Registry, compute: DeviceId, path: &Path, pixels: usize) -> Result<Decoder> {
-        let checkpoint = Checkpoint::open(path)?;
+        let checkpoint = Arc::new(Checkpoint::open(path)?);
         let kl = Kl::read(&checkpoint, &detect(&checkpoint))?;
-        let manifest = kl.manifest(&checkpoint, pixels, pixels)?;
-        let lane = Lane::preferred(devices.get(compute)?)?;
-        let mut request = Residency::plan_request(&manifest, compute, device_specs(devices, 1e10), |flops| {
-            flops as f64 / 1e12
-        });
-        request.allocation = AllocationText::parse("")?;
-        request.working_bytes =
-            kl.working_bytes(pixels, pixels, lane.dtype().bytes()) + lane.device().workspace_bytes();
-        let plan = placement::plan(&request)?;
+        let manifest = kl.manifest(&checkpoint)?;
+        let lane = Lane::choose(devices.get(compute)?, kl.activations())?;
+        let question = PlanQuestion { size: (pixels, pixels), ..PlanQuestion::default() };
+        let plan = plan_file(devices, compute, &checkpoint, &question)?;
         let planned_bytes = plan.device(compute).map_or(0, placement::DeviceUse::total_bytes);
         let residency = Residency::new(devices.clone());
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
