@@ -47,6 +47,11 @@ impl EntryBytes {
         EntryBytes { source: Arc::clone(&self.source), range: self.range.start / PAGE * PAGE..end }
     }
 
+    /// Whether these bytes and others lie in one file.
+    pub fn same_file(&self, other: &EntryBytes) -> bool {
+        Arc::ptr_eq(&self.source, &other.source)
+    }
+
     /// Whether the first of other bytes is one of these.
     pub fn holds_start_of(&self, other: &EntryBytes) -> bool {
         Arc::ptr_eq(&self.source, &other.source) && self.range.contains(&other.range.start)

@@ -50,10 +50,15 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
     }
 }
 
-/// The CPU keeps activations in f32; conversions take any plain type.
+/// The CPU keeps activations in f32; conversions take any plain type, and what is added to a weight may be of its type.
 pub(crate) fn supports(call: &OpCall) -> Result<(), String> {
     let out = call.output();
-    if matches!(call, OpCall::Copy(_)) || out.dtype() == Some(DType::F32) {
+    let any_type = match call {
+        OpCall::Copy(_) => true,
+        OpCall::Matmul(call) => call.accumulate,
+        _ => false,
+    };
+    if any_type || out.dtype() == Some(DType::F32) {
         return Ok(());
     }
     Err(format!("activations are f32 on the CPU, not {}; cast them first", out.encoding()))

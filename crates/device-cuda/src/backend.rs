@@ -259,6 +259,10 @@ impl Backend for CudaBackend {
         Ok(Arc::new(PinnedMemory::allocate(&self.runtime.context, bytes)?))
     }
 
+    fn copies_fast_from_pinned_only(&self) -> bool {
+        true
+    }
+
     fn pins_in_place(&self) -> bool {
         self.runtime.context.properties().pins_read_only
     }

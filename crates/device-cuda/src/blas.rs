@@ -65,7 +65,7 @@ impl Epilogue {
     }
 }
 
-/// `d = epilogue(alpha · a · b + bias)` with `d` of `rows` and `columns`, all in columns. The bias has one
+/// `d = epilogue(alpha · a · b + beta · d + bias)` with `d` of `rows` and `columns`, all in columns. The bias has one
 /// value for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
@@ -89,6 +89,8 @@ pub(crate) struct Places {
     /// Read only if the epilogue has a bias.
     pub(crate) bias: u64,
     pub(crate) alpha: f32,
+    /// Factor of what stands at `d` before, to which the product is added; 0 if that is not read.
+    pub(crate) beta: f32,
 }
 
 /// The kind of a product, for which one algorithm is chosen: the product and how its matrices are
@@ -273,7 +275,7 @@ impl<'a> Prepared<'a> {
         stream: cudarc::driver::sys::CUstream,
     ) -> Result<()> {
         self.blas.context.enter()?;
-        let (alpha, beta) = (places.alpha, 0f32);
+        let (alpha, beta) = (places.alpha, places.beta);
         // SAFETY: alpha and beta are f32, the scale type, read before the call returns; the matrices are
         // device memory of the sizes that the layouts describe, which the caller vouches for.
         let code = unsafe {
@@ -485,7 +487,7 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_product_is_its_shape_and_alignment() {
-        let places = Places { a: 0x1000, b: 0x1010, d: 0x1002, bias: 1, alpha: 1.0 };
+        let places = Places { a: 0x1000, b: 0x1010, d: 0x1002, bias: 1, alpha: 1.0, beta: 0.0 };
         let kind = Kind::of(&product(), &places);
         assert_eq!(kind.alignments, [256, 16, 2]);
         let moved = Places { a: 0x9100, b: 0x30, bias: 77, alpha: 2.0, ..places };

@@ -94,7 +94,7 @@ impl CudaBackend {
             context.check("filling memory", filled)?;
         }
         let [a, b, d] = memory.each_ref().map(|(block, _)| block.address());
-        let places = Places { a, b, d, bias: 0, alpha: 1.0 };
+        let places = Places { a, b, d, bias: 0, alpha: 1.0, beta: 0.0 };
         let prepared = Prepared::new(&runtime.blas, &product, 0)?;
         let algorithm = prepared.best(&product)?;
         let once =

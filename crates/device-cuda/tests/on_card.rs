@@ -291,6 +291,7 @@ fn products_of_views_match_the_host() {
                 a: turn(a, turn_a),
                 b: turn(b, turn_b).broadcast([batch, heads, k, n]).unwrap(),
                 alpha: 0.5,
+                accumulate: false,
                 out: out.clone(),
             };
             run(&device, call);
@@ -317,6 +318,32 @@ fn products_of_views_match_the_host() {
             }
             let error = relative_error(&values(&device, &out), &want);
             assert!(error < tolerance(dtype), "{dtype} {turn_a} {turn_b} {repeat_b}: {error}");
+        }
+    }
+}
+
+#[test]
+fn products_are_added_to_rows_of_a_weight() {
+    let Some(device) = open_one() else { return };
+    for dtype in ACTIVATIONS {
+        // Ranks that are and are not multiples of what the library likes, and rows in the middle.
+        for (m, k, n) in [(3072, 64, 768), (40, 8, 96), (33, 5, 17), (1, 192, 256)] {
+            let (a, a_values) = tensor(&device, &[m, k], dtype, 18);
+            let (b, b_values) = tensor(&device, &[k, n], dtype, 19);
+            let (weight, before) = tensor(&device, &[m + 7, n], dtype, 20);
+            let out = weight.slice(0, 4, m).unwrap();
+            run(&device, op::Matmul { a, b, alpha: 0.25, accumulate: true, out });
+            let sum = |i: usize, j: usize| -> f64 {
+                (0..k).map(|l| f64::from(a_values[i * k + l]) * f64::from(b_values[l * n + j])).sum()
+            };
+            let value = |at: usize| {
+                let (row, column) = (at / n, at % n);
+                let old = f64::from(before[at]);
+                if (4..4 + m).contains(&row) { old + 0.25 * sum(row - 4, column) } else { old }
+            };
+            let want: Vec<f64> = (0..(m + 7) * n).map(value).collect();
+            let error = relative_error(&values(&device, &weight), &want);
+            assert!(error < tolerance(dtype), "{dtype} {m}x{k}x{n}: {error}");
         }
     }
 }

@@ -28,6 +28,11 @@ pub trait Backend: Send + Sync {
     /// Allocates host memory that this device copies from and to at full speed.
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
 
+    /// Whether copies reach the link's full speed only from and to pinned memory.
+    fn copies_fast_from_pinned_only(&self) -> bool {
+        false
+    }
+
     /// Whether host memory that is only read can be pinned where it lies.
     fn pins_in_place(&self) -> bool {
         false

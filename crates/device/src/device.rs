@@ -82,6 +82,11 @@ impl Device {
         Ok(Buffer::new(DeviceId::CPU, memory, Some(charge)))
     }
 
+    /// Whether copies reach the link's full speed only from and to pinned memory.
+    pub fn copies_fast_from_pinned_only(&self) -> bool {
+        self.shared.backend.copies_fast_from_pinned_only()
+    }
+
     /// Whether host memory that is only read can be pinned where it lies.
     pub fn pins_in_place(&self) -> bool {
         self.shared.backend.pins_in_place()

@@ -68,6 +68,7 @@ impl<'a> Claims<'a> {
         Ok(WeightSpec {
             name: name.to_owned(),
             encoding: entry.encoding(),
+            kept_as: entry.encoding(),
             shape: *entry.shape(),
             bytes: self.checkpoint.entry_bytes(entry),
             scale,

@@ -114,7 +114,7 @@ impl Found {
     }
 
     /// The diffusion model in it, registered.
-    fn model(&self, studio: &Studio, cast: Option<crate::studio::Cast>, placing: &Placing) -> Result<Value> {
+    fn model(&self, studio: &Studio, cast: Option<meta::DType>, placing: &Placing) -> Result<Value> {
         let source = Source::diffusion(&self.file, &self.detected, cast, placing.clone())?;
         studio.register(&source)?;
         Ok(Value::object(crate::studio::Model::new(source)?))

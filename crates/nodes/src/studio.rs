@@ -9,7 +9,6 @@
 //! A handle holds all that is needed to load its model again, so outputs of loader nodes stay good after a
 //! free request; the registry alone decides what is in memory.
 
-mod cast;
 mod class;
 mod handles;
 mod host;
@@ -29,7 +28,6 @@ use residency::Residency;
 
 use crate::{Error, Folders, Result};
 
-pub(crate) use cast::Cast;
 pub(crate) use class::class;
 pub use handles::{Clip, Model, Vae};
 pub(crate) use handles::{ClipKind, Lora};

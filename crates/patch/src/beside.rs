@@ -1,11 +1,12 @@
 //! Patches that run beside a layer whose weight stays as it is stored.
 
-use meta::{DType, SizeError};
+use meta::{DType, Encoding, Shape, SizeError};
 use tensor::{Lane, Tensor, Weight};
 
 use crate::arithmetic::{add_into, apply};
 use crate::delta::{Bench, swap_halves};
-use crate::{Delta, Error, Factor, Patch, Result, Rows};
+use crate::factors::Factors;
+use crate::{Allocate, Delta, Error, Patch, Result, Rows};
 
 /// The patches of one linear layer, on a device, ready to add to its output.
 #[derive(Clone, Debug)]
@@ -45,6 +46,16 @@ impl Beside {
     /// Forms that depend on the weight's values (DoRA, GLoRA, replacements) need `weight`, which may be quantised. As
     /// soon as one patch is of such a form, all together become one matrix: the patched minus the unpatched weight.
     pub fn stage(lane: &Lane, patches: &[Patch], weight: Option<&Weight>) -> Result<Beside> {
+        Beside::stage_in(lane, patches, weight, &mut |bytes| lane.device().allocate(bytes))
+    }
+
+    /// The same in memory that `allocate` gives: [`Beside::bytes_for`] in all.
+    pub fn stage_in(
+        lane: &Lane,
+        patches: &[Patch],
+        weight: Option<&Weight>,
+        allocate: &mut Allocate<'_>,
+    ) -> Result<Beside> {
         for patch in patches {
             if patch.weight_shape().rank() != 2 {
                 let shape = Box::new(*patch.weight_shape());
@@ -54,11 +65,28 @@ impl Beside {
         let parts = match patches.iter().find(|patch| patch.adapter().needs_weight()) {
             Some(patch) => {
                 let weight = weight.ok_or_else(|| Error::NeedsWeight { key: patch.key().to_owned() })?;
-                vec![Part { columns: None, matrix: difference(lane, patches, weight)?, inner: None }]
+                let matrix = difference(lane, patches, weight, allocate)?;
+                vec![Part { columns: None, matrix, inner: None }]
             }
-            None => patches.iter().map(|patch| part(lane, patch)).collect::<Result<_>>()?,
+            None => patches.iter().map(|patch| part(lane, patch, allocate)).collect::<Result<_>>()?,
         };
         Ok(Beside { parts })
+    }
+
+    /// Bytes that the patches of a matrix take on a device whose lane computes in `dtype`.
+    pub fn bytes_for(dtype: DType, patches: &[Patch]) -> u64 {
+        let matrix = |shape: &Shape| (shape.count() * dtype.bytes()) as u64;
+        if let Some(patch) = patches.iter().find(|patch| patch.adapter().needs_weight()) {
+            return matrix(patch.weight_shape());
+        }
+        let of = |patch: &Patch| match &patch.adapter().delta {
+            Delta::Lora { up, down, mid: None, .. } => {
+                let up = if patch.halves_swapped() { matrix(up.shape()) } else { up.weight_bytes() as u64 };
+                up + down.weight_bytes() as u64
+            }
+            _ => matrix(&patch.target_shape()),
+        };
+        patches.iter().map(of).sum()
     }
 
     /// Adds the share of every patch to `y`, in place and in order: `x` is the layer's input `[…, in]`, `y` its
@@ -91,31 +119,45 @@ impl Beside {
 }
 
 /// The share of a patch that does not depend on the weight.
-fn part(lane: &Lane, patch: &Patch) -> Result<Part> {
+fn part(lane: &Lane, patch: &Patch, allocate: &mut Allocate<'_>) -> Result<Part> {
     let columns = patch.rows();
     let scale = patch.scale() as f32;
-    if let Delta::Lora { up, down, mid: None, .. } = &patch.adapter().delta {
-        let matrix = if patch.halves_swapped() { swapped(lane, up)? } else { up.weight(lane)? };
-        return Ok(Part { columns, matrix, inner: Some(Inner { down: down.weight(lane)?, scale }) });
-    }
     let precise = lane.with_dtype(DType::F32)?;
-    let change = Bench { lane: &precise, factor: scale }.change(&patch.adapter().delta, None)?;
+    if let Delta::Lora { up, down, mid: None, .. } = &patch.adapter().delta {
+        let matrix = if patch.halves_swapped() {
+            let values = Factors::default().matrix(&precise, up)?;
+            as_weight(lane, &swap_halves(&values)?, allocate)?
+        } else {
+            up.weight(lane, allocate)?
+        };
+        return Ok(Part {
+            columns,
+            matrix,
+            inner: Some(Inner { down: down.weight(lane, allocate)?, scale }),
+        });
+    }
+    let bench = Bench { lane: &precise, factors: &Factors::default(), factor: scale };
+    let change = bench.change(&patch.adapter().delta, None)?;
     let change = change.ok_or_else(|| Error::NeedsWeight { key: patch.key().to_owned() })?;
     let change = if patch.halves_swapped() { swap_halves(&change)? } else { change };
-    Ok(Part { columns, matrix: as_weight(lane, &change)?, inner: None })
+    Ok(Part { columns, matrix: as_weight(lane, &change, allocate)?, inner: None })
 }
 
 /// What all patches together add to a weight, as one matrix.
-fn difference(lane: &Lane, patches: &[Patch], weight: &Weight) -> Result<Weight> {
+fn difference(
+    lane: &Lane,
+    patches: &[Patch],
+    weight: &Weight,
+    allocate: &mut Allocate<'_>,
+) -> Result<Weight> {
     let before = lane.with_dtype(DType::F32)?.unpack(weight)?;
     let after = apply(lane, &before, patches)?;
-    as_weight(lane, &after.sub(&before)?)
+    as_weight(lane, &after.sub(&before)?, allocate)
 }
 
-fn swapped(lane: &Lane, up: &Factor) -> Result<Weight> {
-    as_weight(lane, &swap_halves(&up.matrix(&lane.with_dtype(DType::F32)?)?)?)
-}
-
-fn as_weight(lane: &Lane, values: &Tensor) -> Result<Weight> {
-    Ok(Weight::new(values.cast(lane.dtype())?.contiguous()?.operand().clone()))
+fn as_weight(lane: &Lane, values: &Tensor, allocate: &mut Allocate<'_>) -> Result<Weight> {
+    let buffer = allocate(values.shape().count() * lane.dtype().bytes())?;
+    let weight = Weight::whole(buffer, Encoding::Plain(lane.dtype()), *values.shape())?;
+    values.copy_into(&Tensor::new(weight.operand().clone(), lane.clone()))?;
+    Ok(weight)
 }

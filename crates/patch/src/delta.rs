@@ -3,12 +3,15 @@
 use tensor::{Lane, Tensor};
 
 use crate::adapter::{Delta, KroneckerFactor, Product, glora_form};
+use crate::factors::Factors;
 use crate::{Factor, Result};
 
 /// What a change is computed from beside its own tensors.
 pub(crate) struct Bench<'a> {
     /// An f32 lane.
     pub(crate) lane: &'a Lane,
+    /// The patch's own tensors, as far as they are on the lane's device.
+    pub(crate) factors: &'a Factors,
     /// Multiplies the change.
     pub(crate) factor: f32,
 }
@@ -22,30 +25,40 @@ impl Bench<'_> {
                 Ok(Some(self.product(w1, self.factor)?.mul(&self.product(w2, 1.0)?)?))
             }
             Delta::Lokr { w1, w2, .. } => self.kronecker(w1, w2).map(Some),
-            Delta::Difference(values) => Ok(Some(values.matrix(self.lane)?.affine(self.factor, 0.0)?)),
+            Delta::Difference(values) => Ok(Some(self.matrix(values)?.affine(self.factor, 0.0)?)),
             Delta::Glora { a, b, .. } => weight.map(|weight| self.glora(a, b, weight)).transpose(),
             Delta::Replacement(values) => {
-                weight.map(|weight| Ok(values.matrix(self.lane)?.sub(&as_matrix(weight)?)?)).transpose()
+                weight.map(|weight| Ok(self.matrix(values)?.sub(&as_matrix(weight)?)?)).transpose()
             }
         }
     }
 
+    fn matrix(&self, factor: &Factor) -> Result<Tensor> {
+        self.factors.matrix(self.lane, factor)
+    }
+
     fn lora(&self, up: &Factor, down: &Factor, mid: Option<&Factor>) -> Result<Tensor> {
-        let mut right = down.matrix(self.lane)?;
+        let [left, right] = self.lora_sides(up, down, mid)?;
+        Ok(left.matmul(&right, self.factor)?)
+    }
+
+    /// The two matrices whose product a LoRA is.
+    pub(crate) fn lora_sides(&self, up: &Factor, down: &Factor, mid: Option<&Factor>) -> Result<[Tensor; 2]> {
+        let mut right = self.matrix(down)?;
         if let Some(mid) = mid {
             // down'[m, j, kernel] = Σₙ mid[m, n, kernel] · down[n, j]
-            right = self.spread(&mid.tensor(self.lane)?, &right)?;
+            right = self.spread(&self.factors.tensor(self.lane, mid)?, &right)?;
         }
-        Ok(up.matrix(self.lane)?.matmul(&right, self.factor)?)
+        Ok([self.matrix(up)?, right])
     }
 
     /// `a · b`, or with a core `Σ core[i, j, kernel] · b[j, r] · a[i, p]` as `[p, r · kernel]`.
     fn product(&self, product: &Product, factor: f32) -> Result<Tensor> {
-        let (a, b) = (product.a.matrix(self.lane)?, product.b.matrix(self.lane)?);
+        let (a, b) = (self.matrix(&product.a)?, self.matrix(&product.b)?);
         match &product.core {
             None => Ok(a.matmul(&b, factor)?),
             Some(core) => {
-                let right = self.spread(&core.tensor(self.lane)?, &b)?;
+                let right = self.spread(&self.factors.tensor(self.lane, core)?, &b)?;
                 Ok(a.transpose(0, 1)?.matmul(&right, factor)?)
             }
         }
@@ -73,14 +86,14 @@ impl Bench<'_> {
 
     fn block(&self, block: &KroneckerFactor) -> Result<Tensor> {
         match block {
-            KroneckerFactor::Whole(factor) => factor.matrix(self.lane),
+            KroneckerFactor::Whole(factor) => self.matrix(factor),
             KroneckerFactor::Product(product) => self.product(product, 1.0),
         }
     }
 
     fn glora(&self, a: &[Factor; 2], b: &[Factor; 2], weight: &Tensor) -> Result<Tensor> {
         let older = glora_form(a, b, weight.shape()).is_some_and(|(older, _)| older);
-        let [a1, a2, b1, b2] = [&a[0], &a[1], &b[0], &b[1]].map(|factor| factor.matrix(self.lane));
+        let [a1, a2, b1, b2] = [&a[0], &a[1], &b[0], &b[1]].map(|factor| self.matrix(factor));
         let (a1, a2, b1, b2) = (a1?, a2?, b1?, b2?);
         if older {
             let right = as_matrix(weight)?.matmul(&a2, 1.0)?.matmul(&a1, self.factor)?;

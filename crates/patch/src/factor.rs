@@ -7,7 +7,8 @@ use checkpoint::{Checkpoint, Entry, EntryBytes};
 use meta::{DType, Encoding, Shape};
 use tensor::{Lane, Tensor, Weight};
 
-use crate::Result;
+use crate::factors::Factors;
+use crate::{Allocate, Result};
 
 /// One tensor of a patch file. Cloning copies no bytes.
 #[derive(Clone)]
@@ -58,27 +59,36 @@ impl Factor {
         flat(&self.0.shape)
     }
 
+    /// The dimensions under which the bytes are stored.
+    pub(crate) fn stored_shape(&self) -> &Shape {
+        &self.0.stored_shape
+    }
+
+    /// Tells this tensor apart from all others that live.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
+    /// Bytes of [`Factor::weight`].
+    pub(crate) fn weight_bytes(&self) -> usize {
+        let doubles = self.encoding() == Encoding::Plain(DType::F64);
+        if doubles { self.bytes().len() / 2 } else { self.bytes().len() }
+    }
+
     /// The stored bytes on the lane's device, seen as a matrix. Doubles become f32: no layer computes with them.
-    pub(crate) fn weight(&self, lane: &Lane) -> Result<Weight> {
+    pub(crate) fn weight(&self, lane: &Lane, allocate: &mut Allocate<'_>) -> Result<Weight> {
+        let (rows, columns) = self.flat();
+        let buffer = allocate(self.weight_bytes())?;
         if self.encoding() == Encoding::Plain(DType::F64) {
-            let values = self.matrix(&lane.with_dtype(DType::F32)?)?;
-            return Ok(Weight::new(values.operand().clone()));
+            let lane = lane.with_dtype(DType::F32)?;
+            let weight = Weight::whole(buffer, Encoding::F32, [rows, columns])?;
+            let values = Factors::default().matrix(&lane, self)?;
+            values.copy_into(&Tensor::new(weight.operand().clone(), lane))?;
+            return Ok(weight);
         }
-        let stored = Weight::upload(lane.device(), self.0.encoding, self.0.stored_shape, &self.0.bytes)?;
-        let (rows, columns) = self.flat();
+        lane.stream().write(&buffer.whole(), self.bytes())?;
+        let stored = Weight::whole(buffer, self.0.encoding, self.0.stored_shape)?;
         Ok(Weight::new(stored.operand().reshape([rows, columns])?))
-    }
-
-    /// The values on an f32 lane, in their own shape.
-    pub(crate) fn tensor(&self, lane: &Lane) -> Result<Tensor> {
-        let stored = Weight::upload(lane.device(), self.0.encoding, self.0.stored_shape, &self.0.bytes)?;
-        Ok(lane.unpack(&stored)?.reshape(self.0.shape)?)
-    }
-
-    /// The values on an f32 lane, seen as a matrix.
-    pub(crate) fn matrix(&self, lane: &Lane) -> Result<Tensor> {
-        let (rows, columns) = self.flat();
-        Ok(self.tensor(lane)?.reshape([rows, columns])?)
     }
 
     /// The value, if there is exactly one and its type is a plain float or a small integer.

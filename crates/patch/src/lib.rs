@@ -5,9 +5,10 @@
 //! together give a [`PatchSet`]: weight name to [`Patch`]es, in the order in which they apply, with everything that
 //! found no weight listed.
 //!
-//! The arithmetic has two forms. [`apply`] (and [`merge_stored`]) works on the weight itself, in f32, before it is
-//! used. [`Beside`] leaves the weight as it is stored, which a quantised one must be, and adds the patch's share to
-//! the layer's output. Both give the same result on every run: each product is summed in one order.
+//! The arithmetic has two forms. [`Merge`] changes a weight where it lies on a device, as often as a copy of it arrives
+//! there ([`apply`] does the same in f32, beside the weight). [`Beside`] leaves the weight as it is stored, which a
+//! quantised one must be, and adds the patch's share to the layer's output. Both give the same result on every run: each
+//! product is summed in one order.
 //!
 //! Nothing here writes to the source of a weight, so there is nothing to undo: [`PatchSet::changed_since`] names the
 //! weights to stage again.
@@ -19,19 +20,23 @@ mod beside;
 mod delta;
 mod error;
 mod factor;
+mod factors;
 mod file;
 mod group;
 mod keys;
+mod merge;
 mod set;
 mod signature;
 mod suffix;
 
 pub use adapter::{Adapter, Delta, Dora, DoraNorm, KroneckerFactor, Product};
-pub use arithmetic::{apply, merge_stored};
+pub use arithmetic::apply;
 pub use beside::{Beside, beside};
 pub use error::{Error, Result};
 pub use factor::Factor;
+pub use factors::Allocate;
 pub use file::{Change, PatchFile};
 pub use keys::{KeyMap, Rows, Target, TextEncoder};
+pub use merge::{Merge, merge_stored};
 pub use set::{Patch, PatchSet, unclaimed};
 pub use suffix::Naming;

@@ -86,6 +86,18 @@ impl Patch {
         2 * per_input * inputs as u64
     }
 
+    /// Whether another patch is the same change of the same weight, at whatever strength.
+    pub fn is_same_change(&self, other: &Patch) -> bool {
+        let names = |patch: &Patch| -> Vec<String> {
+            patch.adapter.factors().iter().map(|factor| factor.name().to_owned()).collect()
+        };
+        let same_tensors = Arc::ptr_eq(&self.adapter, &other.adapter) || names(self) == names(other);
+        self.file_signature == other.file_signature
+            && self.key == other.key
+            && (self.shape, self.rows, self.halves_swapped) == (other.shape, other.rows, other.halves_swapped)
+            && same_tensors
+    }
+
     fn sign(&self, signature: &mut Signature) {
         signature.number(self.file_signature).bytes(self.key.as_bytes()).number(self.strength.to_bits());
         let Rows { start, len } = self.rows.unwrap_or(Rows { start: 0, len: usize::MAX });

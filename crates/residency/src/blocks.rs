@@ -93,6 +93,7 @@ fn specs(checkpoint: &Checkpoint, entries: &[&Entry]) -> Vec<WeightSpec> {
     let spec = |entry: &&Entry| WeightSpec {
         name: entry.name().to_owned(),
         encoding: entry.encoding(),
+        kept_as: entry.encoding(),
         shape: *entry.stored_shape(),
         bytes: checkpoint.entry_bytes(entry),
         scale: checkpoint

@@ -1,5 +1,7 @@
 //! The errors of residency.
 
+use meta::{DType, Encoding};
+
 use crate::ModelId;
 
 /// A result of residency.
@@ -65,6 +67,21 @@ pub enum Error {
         name: String,
         /// What is wrong.
         reason: String,
+    },
+    /// A weight that cannot be kept in the type that was asked for.
+    #[error(
+        "{name}: {weight} is stored as {encoding}, which cannot be cast to {to}; load it with the weight_dtype \
+         \"default\""
+    )]
+    CannotCast {
+        /// The model.
+        name: String,
+        /// The weight.
+        weight: String,
+        /// How it is stored.
+        encoding: Encoding,
+        /// What it should be cast to.
+        to: DType,
     },
     /// The job was cancelled between two blocks.
     #[error("cancelled")]

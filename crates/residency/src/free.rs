@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use crate::model::LoadedModel;
 use crate::{ModelId, Residency, Result, Retention};
 
 /// What a free request asks for.
@@ -86,7 +87,7 @@ impl Residency {
     /// snapshot is taken before and after each.
     ///
     /// Which models go: if any is marked to go first, exactly those; else every one without a mark.
-    /// Kept models go only when forced.
+    /// Kept models go only when forced. One that another took the place of goes in any case.
     pub fn free(&self, request: FreeRequest, reset_executor: &mut dyn FnMut()) -> Result<FreeReport> {
         self.snapshots().take("free: before", self.devices());
         let mut report = FreeReport::default();
@@ -117,19 +118,32 @@ impl Residency {
     /// The models that a request lets go.
     fn leaving(&self, force: bool) -> Vec<ModelNote> {
         if force {
-            return self.notes(|_| true);
+            return self.notes_of(|_| true);
         }
-        let first = self.notes(|retention| retention == Retention::Eject);
-        if first.is_empty() { self.notes(|retention| retention == Retention::Default) } else { first }
+        let marked = self.notes(|retention| retention == Retention::Eject);
+        let mut leaving = self.superseded();
+        leaving.extend(match marked.is_empty() {
+            true => self.notes(|retention| retention == Retention::Default),
+            false => marked,
+        });
+        leaving
     }
 
+    /// Models of this retention whose place nobody took.
     fn notes(&self, wanted: impl Fn(Retention) -> bool) -> Vec<ModelNote> {
-        let models = self.lock();
-        let notes = models.values().map(|model| ModelNote {
+        self.notes_of(|model| !model.usage().is_superseded() && wanted(model.retention()))
+    }
+
+    fn superseded(&self) -> Vec<ModelNote> {
+        self.notes_of(|model| model.usage().is_superseded())
+    }
+
+    fn notes_of(&self, wanted: impl Fn(&LoadedModel) -> bool) -> Vec<ModelNote> {
+        let note = |model: &LoadedModel| ModelNote {
             id: model.id(),
             name: model.manifest().name().to_owned(),
             retention: model.retention(),
-        });
-        notes.filter(|note| wanted(note.retention)).collect()
+        };
+        self.lock().values().filter(|model| wanted(model)).map(|model| note(model)).collect()
     }
 }

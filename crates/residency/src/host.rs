@@ -1,33 +1,25 @@
-//! A block's bytes on the host: the mapped file itself, pinned where it lies for a GPU that can read it so, or a packed
-//! copy that a GPU copies from at full speed. A patched weight has bytes of its own in place of the file's.
+//! A block's bytes on the host: the mapped file itself, pinned where it lies for a GPU that can read it so; or a packed
+//! copy, for a GPU that copies at full speed only from such memory, or because its weights are cast. They are as the file
+//! has them: patches are merged where the block arrives.
 
 use std::sync::Arc;
 
 use checkpoint::EntryBytes;
 use device::{Buffer, Device, Reservation, Result, SharedBytes, Span, Stream};
-use meta::DeviceKind;
 
+use crate::cast;
 use crate::layout::BlockLayout;
 use crate::manifest::WeightSpec;
+use crate::needs::HostSource;
 
 /// A block on the host, in pieces or packed as its layout says.
 pub(crate) enum HostBlock {
     /// Offset in the layout and bytes, piece by piece.
     Mapped(Vec<(usize, Buffer)>),
     /// The same in memory that is pinned where it lies, in as few pieces as there can be.
-    Pinned(PinnedBlock),
+    Pinned(Vec<(usize, Span)>),
     /// All pieces at their offsets.
     Packed(Buffer),
-}
-
-/// A block in a pinned file.
-pub(crate) struct PinnedBlock {
-    /// Offset in the layout and bytes.
-    pieces: Vec<(usize, Span)>,
-    specs: Vec<WeightSpec>,
-    layout: BlockLayout,
-    /// Who copies from here.
-    device: Device,
 }
 
 /// The parts of files that hold streamed blocks, pinned where they lie.
@@ -69,7 +61,7 @@ impl PinnedFiles {
     }
 
     /// A block's pieces, cut where a region ends.
-    fn block(&self, specs: &[WeightSpec], layout: &BlockLayout, device: &Device) -> Option<PinnedBlock> {
+    fn block(&self, specs: &[WeightSpec], layout: &BlockLayout) -> Option<Vec<(usize, Span)>> {
         let mut pieces = Vec::new();
         for (mut offset, mut bytes) in layout.joined_pieces(specs) {
             while !bytes.is_empty() {
@@ -82,7 +74,7 @@ impl PinnedFiles {
                 offset += len;
             }
         }
-        Some(PinnedBlock { pieces, specs: specs.to_vec(), layout: layout.clone(), device: device.clone() })
+        Some(pieces)
     }
 }
 
@@ -105,25 +97,28 @@ fn parts(region: &EntryBytes) -> impl Iterator<Item = EntryBytes> {
 }
 
 impl HostBlock {
-    /// The host copy from which `device` will stream: the pinned file, a packed and pinned copy for a GPU that cannot
-    /// pin files, else the file.
+    /// The host copy from which `device` will stream: memory of its own where the block is cast or `source` says so, else
+    /// the file, pinned if it is.
     pub(crate) fn new(
-        specs: &[WeightSpec],
-        layout: &BlockLayout,
+        (specs, layout): (&[WeightSpec], &BlockLayout),
         (device, host): (&Device, &Device),
+        source: HostSource,
         pinned: Option<&PinnedFiles>,
         reserved: Option<&mut Reservation>,
     ) -> Result<HostBlock> {
-        if let Some(block) = pinned.and_then(|files| files.block(specs, layout, device)) {
-            return Ok(HostBlock::Pinned(block));
+        let cast = specs.iter().any(WeightSpec::is_cast);
+        if let Some(pieces) = pinned.filter(|_| !cast).and_then(|files| files.block(specs, layout)) {
+            return Ok(HostBlock::Pinned(pieces));
         }
-        match reserved.filter(|_| device.id().kind == DeviceKind::Cuda) {
-            Some(reserved) => {
-                let buffer = device.allocate_pinned_from(reserved, layout.len())?;
-                Ok(HostBlock::Packed(pack(host, specs, layout, buffer)?))
-            }
-            None => Ok(HostBlock::mapped(specs, layout)),
+        if !cast && source == HostSource::File {
+            return Ok(HostBlock::mapped(specs, layout));
         }
+        let buffer = match reserved {
+            Some(reserved) => device.allocate_pinned_from(reserved, layout.len())?,
+            None => device.allocate_pinned(host, layout.len())?,
+        };
+        cast::fill_block(host, specs, layout, &buffer)?;
+        Ok(HostBlock::Packed(buffer))
     }
 
     fn mapped(specs: &[WeightSpec], layout: &BlockLayout) -> HostBlock {
@@ -133,40 +128,6 @@ impl HostBlock {
             Ok::<(), std::convert::Infallible>(())
         });
         HostBlock::Mapped(pieces)
-    }
-
-    /// Puts other bytes of the same length in place of a weight's.
-    pub(crate) fn replace(&mut self, offset: usize, bytes: &[u8], host: &Device) -> Result<()> {
-        if let HostBlock::Pinned(block) = self {
-            // The file cannot be written, so the block gets pinned memory of its own.
-            let buffer = block.device.allocate_pinned(host, block.layout.len())?;
-            *self = HostBlock::Packed(pack(host, &block.specs, &block.layout, buffer)?);
-        }
-        match self {
-            HostBlock::Packed(buffer) => write(host, buffer, offset, bytes),
-            HostBlock::Mapped(pieces) => {
-                let own = host.upload(bytes)?;
-                pieces.iter_mut().filter(|(at, _)| *at == offset).for_each(|(_, piece)| *piece = own.clone());
-                Ok(())
-            }
-            HostBlock::Pinned(_) => Ok(()),
-        }
-    }
-
-    /// Puts the file's bytes back.
-    pub(crate) fn restore(&mut self, offset: usize, bytes: &EntryBytes, host: &Device) -> Result<()> {
-        match self {
-            HostBlock::Packed(buffer) => write(host, buffer, offset, bytes.as_ref()),
-            HostBlock::Mapped(pieces) => {
-                let mapped = over(bytes);
-                pieces
-                    .iter_mut()
-                    .filter(|(at, _)| *at == offset)
-                    .for_each(|(_, piece)| *piece = mapped.clone());
-                Ok(())
-            }
-            HostBlock::Pinned(_) => Ok(()),
-        }
     }
 
     /// Queues the copy of the block into a buffer; the number of bytes that move.
@@ -183,8 +144,8 @@ impl HostBlock {
                     moved += piece.len() as u64;
                 }
             }
-            HostBlock::Pinned(block) => {
-                for (offset, piece) in &block.pieces {
+            HostBlock::Pinned(pieces) => {
+                for (offset, piece) in pieces {
                     stream.copy(&target.span(*offset..offset + piece.len)?, piece)?;
                     moved += piece.len as u64;
                 }
@@ -192,16 +153,6 @@ impl HostBlock {
         }
         Ok(moved)
     }
-}
-
-fn write(host: &Device, buffer: &Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
-    host.compute_stream()?.write(&buffer.span(offset..offset + bytes.len())?, bytes)
-}
-
-/// Puts a block's pieces at their offsets in pinned memory.
-fn pack(host: &Device, specs: &[WeightSpec], layout: &BlockLayout, buffer: Buffer) -> Result<Buffer> {
-    layout.pieces(specs, |offset, bytes| write(host, &buffer, offset, bytes.as_ref()))?;
-    Ok(buffer)
 }
 
 /// A buffer over mapped bytes.

@@ -37,7 +37,7 @@ impl BlockLayout {
         in_file.sort_by_key(|index| specs[*index].bytes.place().start);
         let mut places = vec![Place { weight: 0, scale: None }; specs.len()];
         for index in &in_file {
-            places[*index].weight = take(specs[*index].bytes.as_ref().len());
+            places[*index].weight = take(specs[*index].kept_bytes());
         }
         for index in in_file {
             places[index].scale = specs[index].scale.as_ref().map(|scale| take(scale.as_ref().len()));
@@ -55,7 +55,12 @@ impl BlockLayout {
         self.places[weight].weight
     }
 
-    /// Calls `visit` with every piece: its offset and its bytes in the file.
+    /// Where a weight's scale starts, if it has one.
+    pub(crate) fn scale_offset(&self, weight: usize) -> Option<usize> {
+        self.places[weight].scale
+    }
+
+    /// Calls `visit` with every piece of a block none of whose weights is cast: its offset and its bytes in the file.
     pub(crate) fn pieces<'a, E>(
         &self,
         specs: &'a [WeightSpec],
@@ -96,7 +101,7 @@ impl BlockLayout {
     /// The block's weights as they lie in `buffer`.
     pub(crate) fn weights(&self, specs: &[WeightSpec], buffer: &Buffer) -> device::Result<Vec<Weight>> {
         let weight = |(place, spec): (&Place, &WeightSpec)| {
-            let weight = Weight::new(Operand::new(buffer.clone(), spec.encoding, spec.shape, place.weight)?);
+            let weight = Weight::new(Operand::new(buffer.clone(), spec.kept_as, spec.shape, place.weight)?);
             match place.scale {
                 None => Ok(weight),
                 Some(at) => Ok(weight.scaled(Operand::new(buffer.clone(), Encoding::F32, [1], at)?)),

@@ -9,17 +9,22 @@
 //! ```
 //!
 //! The file is the one source of every weight. What a device holds is a copy that can be forgotten at
-//! any time; nothing is ever written back. A model leaves the registry only by [`Residency::unload`] or
-//! a [free request](Residency::free), never because memory is short.
+//! any time; nothing is ever written back, and nothing is read back. A model leaves the registry only by
+//! [`Residency::unload`], by a [free request](Residency::free), or when another took its place
+//! ([`Residency::supersede`]) and nothing refers to it any more; never because memory is short.
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod cast;
+mod claim;
 mod error;
 mod free;
 mod host;
 mod layout;
 mod manifest;
 mod model;
+mod needs;
+mod patching;
 mod pressure;
 mod profile;
 mod retention;
@@ -30,6 +35,7 @@ mod staged;
 mod store;
 
 pub use blocks::BlockNames;
+pub use claim::ModelClaim;
 pub use error::{Error, Result};
 pub use free::{FreeFlags, FreeReport, FreeRequest, ModelNote};
 pub use manifest::{BlockSpec, Manifest, ManifestBuilder, WeightSpec};

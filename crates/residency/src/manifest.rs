@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use checkpoint::EntryBytes;
-use meta::{Encoding, Shape};
+use meta::{DType, Encoding, Shape};
 
 use crate::{Error, Result};
 
@@ -15,12 +15,31 @@ pub struct WeightSpec {
     pub name: String,
     /// How it is stored.
     pub encoding: Encoding,
+    /// How devices keep it: as it is stored, or cast on its way there ([`Manifest::kept_as`]).
+    pub kept_as: Encoding,
     /// Its shape.
     pub shape: Shape,
     /// Its bytes in the mapped file.
     pub bytes: EntryBytes,
     /// One f32 in the file that multiplies it (scaled fp8).
     pub scale: Option<EntryBytes>,
+}
+
+impl WeightSpec {
+    /// Whether it is cast on its way from the file.
+    pub fn is_cast(&self) -> bool {
+        self.kept_as != self.encoding
+    }
+
+    /// Bytes that a copy of it has on a device, without its scale.
+    pub fn kept_bytes(&self) -> usize {
+        if self.is_cast() {
+            // A cast changes the size of elements, never their number.
+            self.shape.count() * self.kept_as.block_bytes()
+        } else {
+            self.bytes.len()
+        }
+    }
 }
 
 /// The unit of placement: one transformer or residual block.
@@ -95,21 +114,53 @@ impl Manifest {
         self.blocks.iter().position(|block| block.weights.contains(&weight))
     }
 
-    /// Stored bytes of a block.
+    /// Bytes of a block as it is kept.
     pub fn block_bytes(&self, block: usize) -> u64 {
-        self.weights_of(block).iter().map(|w| w.bytes.as_ref().len() as u64).sum()
+        self.weights_of(block).iter().map(|weight| weight.kept_bytes() as u64).sum()
     }
 
-    /// Stored bytes of the model.
+    /// Whether weights of a block are cast on their way from the file.
+    pub fn is_cast(&self, block: usize) -> bool {
+        self.weights_of(block).iter().any(WeightSpec::is_cast)
+    }
+
+    /// The same model with its weights of 16 and 32 bits cast to another type when they are staged: rounded to nearest
+    /// even, as PyTorch converts. A model whose weights have scales beside them is narrow already and stays as it is, and
+    /// so do weights of 8 bits.
+    pub fn kept_as(mut self, dtype: DType) -> Result<Manifest> {
+        if self.weights.iter().any(|weight| weight.scale.is_some()) {
+            return Ok(self);
+        }
+        for weight in &mut self.weights {
+            match weight.encoding {
+                Encoding::Plain(DType::F32 | DType::F16 | DType::BF16) => weight.kept_as = dtype.into(),
+                Encoding::Plain(DType::F8E4M3 | DType::F8E5M2) => {}
+                encoding => {
+                    let (name, weight) = (self.name.clone(), weight.name.clone());
+                    return Err(Error::CannotCast { name, weight, encoding, to: dtype });
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Bytes of the model as it is kept.
     pub fn bytes(&self) -> u64 {
         (0..self.blocks.len()).map(|block| self.block_bytes(block)).sum()
     }
 
     /// An error if a file no longer has the bytes that were mapped.
     pub(crate) fn verify(&self) -> Result<()> {
-        // All weights of a file share its map, so one of each would do; asking costs a system call.
+        // All weights of a file share its map, and asking costs a system call.
+        let mut files: Vec<&EntryBytes> = Vec::new();
         for weight in &self.weights {
-            weight.bytes.verify_len().map_err(|source| Error::File { name: self.name.clone(), source })?;
+            if files.iter().all(|file| !file.same_file(&weight.bytes)) {
+                weight
+                    .bytes
+                    .verify_len()
+                    .map_err(|source| Error::File { name: self.name.clone(), source })?;
+                files.push(&weight.bytes);
+            }
         }
         Ok(())
     }

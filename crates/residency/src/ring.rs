@@ -1,6 +1,8 @@
 //! The ring: a few slots on the compute device through which streamed blocks pass. A copy stream runs
-//! ahead in order of use and wraps from the last block of a step to the first of the next.
+//! ahead in order of use and wraps from the last block of a step to the first of the next. What is to be merged into a
+//! block is merged in its slot when it is leased, once for each arrival.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,16 +38,30 @@ pub(crate) struct Ring {
     compute: Stream,
     slots: Vec<Buffer>,
     state: Mutex<State>,
+    /// Of each slot, whether its patches have been merged since its block arrived.
+    merged: Vec<Mutex<Merged>>,
+    /// Apart from the state, so that asking for them never waits for a copy to be queued.
+    stats: Mutex<StreamStats>,
 }
 
 struct State {
     sources: Vec<Source>,
     slots: Vec<Slot>,
-    stats: StreamStats,
     /// An error of a release, which cannot return it; the next call does.
     failure: Option<Error>,
     /// Counts the sessions that began.
     session: u64,
+}
+
+/// What became of a slot's patches.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Merged {
+    /// The block is as its source has it.
+    #[default]
+    No,
+    Yes,
+    /// Nobody knows what is in the slot.
+    Failed,
 }
 
 #[derive(Default)]
@@ -67,15 +83,16 @@ impl Ring {
         let state = State {
             sources,
             slots: slots.iter().map(|_| Slot::default()).collect(),
-            stats: StreamStats::default(),
             failure: None,
             session: 0,
         };
         Ok(Ring {
             copies: device.open_stream(StreamKind::Copy)?,
             compute: device.compute_stream()?,
+            merged: slots.iter().map(|_| Mutex::default()).collect(),
             slots,
             state: Mutex::new(state),
+            stats: Mutex::default(),
         })
     }
 
@@ -133,10 +150,7 @@ impl Ring {
         let _ = self.copies.synchronize();
         let mut state = self.lock();
         state.slots[slot].leases -= 1;
-        for slot in &mut state.slots {
-            slot.holds = None;
-            slot.arrived = None;
-        }
+        state.slots.iter_mut().for_each(Slot::forget);
     }
 
     /// The block's work has been queued: its slot may be filled again once that work is done.
@@ -157,20 +171,42 @@ impl Ring {
         }
     }
 
-    /// Changes where blocks come from; slots that hold the block are filled again.
-    pub(crate) fn change_source(
+    /// Runs `merge` on the block in a leased slot, unless that has been done since it arrived. If it fails, nothing in the
+    /// slot can be trusted.
+    pub(crate) fn merge_once(
         &self,
-        position: usize,
-        change: impl FnOnce(&mut Source) -> Result<()>,
-    ) -> Result<()> {
-        self.copies.synchronize()?;
+        slot: usize,
+        merge: impl FnOnce() -> crate::Result<()>,
+    ) -> crate::Result<()> {
+        let mut merged = lock(&self.merged[slot]);
+        match *merged {
+            Merged::Yes => return Ok(()),
+            Merged::Failed => return Err(self.not_merged().into()),
+            Merged::No => {}
+        }
+        let done = merge();
+        *merged = if done.is_ok() { Merged::Yes } else { Merged::Failed };
+        drop(merged);
+        if done.is_err() {
+            self.lock().slots[slot].forget();
+        }
+        done
+    }
+
+    /// Lets blocks whose patches are others now arrive again. What has arrived but is not merged yet is as its source
+    /// has it, and stays.
+    pub(crate) fn refill(&self, positions: &BTreeSet<usize>) {
         let mut state = self.lock();
-        state.slots.iter_mut().filter(|slot| slot.holds == Some(position)).for_each(|slot| slot.holds = None);
-        change(&mut state.sources[position])
+        for (slot, merged) in state.slots.iter_mut().zip(&self.merged) {
+            if slot.holds.is_some_and(|position| positions.contains(&position)) && *lock(merged) != Merged::No
+            {
+                slot.forget();
+            }
+        }
     }
 
     pub(crate) fn stats(&self) -> StreamStats {
-        self.lock().stats
+        *lock(&self.stats)
     }
 
     /// The copy that brought the block in a slot.
@@ -195,8 +231,9 @@ impl Ring {
     }
 
     fn start_copy(&self, state: &mut State, slot: usize, position: usize) -> Result<()> {
-        let State { sources, slots, stats, session, .. } = state;
+        let State { sources, slots, session, .. } = state;
         slots[slot].holds = None;
+        *lock(&self.merged[slot]) = Merged::No;
         if let Some(last_use) = slots[slot].last_use.take() {
             self.copies.wait(&last_use)?;
         }
@@ -209,8 +246,10 @@ impl Ring {
                 buffer.len() as u64
             }
         };
+        let mut stats = lock(&self.stats);
         stats.copies += 1;
         stats.bytes += bytes;
+        drop(stats);
         let end = self.copies.record_timed()?;
         slots[slot].arrived = Some(end.clone());
         slots[slot].copy = Some(CopyMarks { begin, end, bytes });
@@ -226,9 +265,9 @@ impl Ring {
         }
         let start = Instant::now();
         self.compute.wait(arrived)?;
-        let mut state = self.lock();
-        state.stats.stalls += 1;
-        state.stats.stalled += start.elapsed();
+        let mut stats = lock(&self.stats);
+        stats.stalls += 1;
+        stats.stalled += start.elapsed();
         Ok(())
     }
 
@@ -240,8 +279,29 @@ impl Ring {
         }
     }
 
+    /// For a lease of a slot whose merging failed for another.
+    fn not_merged(&self) -> Error {
+        Error::Device {
+            device: self.compute.device(),
+            action: "merging patches into a streamed block".into(),
+            reason: "it failed in the same slot a moment ago; the next use brings the block again".into(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slot {
+    /// What is in it is not used again.
+    fn forget(&mut self) {
+        self.holds = None;
+        self.arrived = None;
     }
 }
 

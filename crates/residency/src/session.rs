@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tensor::{Activation, Lane, Tensor, Weight};
 
+use crate::claim::Reference;
 use crate::manifest::Manifest;
 use crate::model::LoadedModel;
-use crate::staged::{Patched, Staged};
+use crate::patching::{Patched, Patching, merge_exactly};
+use crate::staged::Staged;
 use crate::{Error, Result, StreamStats};
 
 /// Says that a job should stop; looked at before every lease.
@@ -36,15 +38,24 @@ impl From<Arc<AtomicBool>> for Cancel {
 
 /// The use of a model whose copies are on their devices. They stay there while a session lives.
 pub struct Session {
-    model: Arc<LoadedModel>,
+    /// The patches in force; they stay while the session lives.
+    patching: Arc<Patching>,
     staged: Arc<Staged>,
+    model: Arc<LoadedModel>,
     cancel: Cancel,
+    // Dropped last: when the model is no longer in use, its copies are no longer held here.
+    _reference: Reference,
 }
 
 impl Session {
-    pub(crate) fn new(model: Arc<LoadedModel>, staged: Arc<Staged>, cancel: Cancel) -> Session {
+    pub(crate) fn new(
+        model: Arc<LoadedModel>,
+        staged: Arc<Staged>,
+        cancel: Cancel,
+        reference: Reference,
+    ) -> Session {
         staged.begin_session();
-        Session { model, staged, cancel }
+        Session { patching: staged.patching(), staged, model, cancel, _reference: reference }
     }
 
     /// The model's manifest.
@@ -70,10 +81,14 @@ impl Session {
         }
         let lane = self.lane_of(block)?;
         let wanted = lane.stream().record_timed()?;
-        let (weights, slot) = self.staged.acquire(self.manifest(), block)?;
+        let (weights, slot) = self.staged.acquire(self.manifest(), block, &self.patching)?;
         let copy = slot.and_then(|slot| self.staged.copy_marks(slot));
+        let lease = Lease { session: self, block, lane, weights, slot };
         self.staged.recorder().lease(block, lane.stream(), wanted, copy)?;
-        Ok(Lease { session: self, block, lane, weights, slot })
+        if let Some(slot) = slot {
+            self.staged.merge_arrived(&self.patching, block, slot, &lease.weights)?;
+        }
+        Ok(lease)
     }
 
     fn lane_of(&self, block: usize) -> Result<&Lane> {
@@ -127,11 +142,14 @@ impl Lease<'_> {
     /// A weight that the block may or may not have, with its patches.
     pub fn find(&self, name: &str) -> Result<Option<Weight>> {
         let Some(stored) = self.stored(name) else { return Ok(None) };
-        let staged = &self.session.staged;
-        Ok(Some(match staged.patched(name) {
+        let patching = &self.session.patching;
+        Ok(Some(match patching.patched(name) {
             None => stored.clone(),
-            Some(Patched::Instead(weight)) => weight.as_ref().clone(),
-            Some(Patched::Beside(_)) => staged.merged(self.lane, name, stored)?,
+            Some(Patched::Instead(weight)) => weight.clone(),
+            Some(Patched::Beside(_)) => {
+                let exact = merge_exactly(self.lane, stored, patching.set().patches(name))?;
+                Weight::new(exact.operand().clone())
+            }
         }))
     }
 
@@ -149,7 +167,7 @@ impl Lease<'_> {
     pub fn linear_then(&self, name: &str, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
         let weight_name = format!("{name}.weight");
         let bias = self.find(&format!("{name}.bias"))?;
-        let Some(Patched::Beside(beside)) = self.session.staged.patched(&weight_name) else {
+        let Some(Patched::Beside(beside)) = self.session.patching.patched(&weight_name) else {
             return Ok(x.linear_then(&self.weight(&weight_name)?, bias.as_ref(), activation)?);
         };
         let stored = self.stored(&weight_name).ok_or_else(|| self.missing(&weight_name))?;
@@ -161,7 +179,7 @@ impl Lease<'_> {
     /// The linear layer `name`, some of its outputs here and some there: no copy is needed to take them apart.
     pub fn linear_in_parts(&self, name: &str, x: &Tensor, parts: &[LinearPart<'_>]) -> Result<()> {
         let weight_name = format!("{name}.weight");
-        if let Some(Patched::Beside(_)) = self.session.staged.patched(&weight_name) {
+        if let Some(Patched::Beside(_)) = self.session.patching.patched(&weight_name) {
             // What runs beside a layer is added to all of its outputs.
             let y = self.linear(name, x)?;
             return parts.iter().try_for_each(|part| {

@@ -1,16 +1,19 @@
 //! A model's copies on devices, as its plan says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use device::{Buffer, Device, Registry, Reservation, StreamKind};
+use device::{Buffer, Device, Registry, StreamKind};
 use meta::{DType, DeviceId, DeviceKind, Encoding};
-use patch::{Beside, PatchSet};
 use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
 
+use crate::cast;
 use crate::host::{self, HostBlock, PinnedFiles};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
+use crate::needs::{self, Bytes, HostSource};
+use crate::patching::{Patching, Reserved};
 use crate::profile::{CopyMarks, Recorder};
 use crate::ring::{Ring, Source};
 use crate::{Error, Result, StreamStats};
@@ -21,19 +24,9 @@ pub(crate) struct Staged {
     blocks: Vec<StagedBlock>,
     ring: Option<Ring>,
     lanes: BTreeMap<DeviceId, Lane>,
-    host: Device,
-    /// Patched weights whose stored form cannot hold the patches, by weight name.
-    patched: HashMap<String, Patched>,
-    patches: PatchSet,
+    /// Replaced as a whole; the lock is held only for that.
+    patching: RwLock<Arc<Patching>>,
     recorder: Recorder,
-}
-
-/// The patches of a weight that stays as it is stored.
-pub(crate) enum Patched {
-    /// They run beside the linear layer that the weight belongs to.
-    Beside(Beside),
-    /// This is used instead of the stored weight.
-    Instead(Box<Weight>),
 }
 
 /// One block's copy.
@@ -44,107 +37,46 @@ enum StagedBlock {
     Streamed { position: usize },
 }
 
-/// What streamed blocks are copied from on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HostSource {
-    /// The mapped file, which is no allocation.
-    File,
-    /// A pinned copy, for a GPU that cannot pin the file where it lies.
-    Copy,
-}
-
-impl HostSource {
-    /// What the compute device of a plan needs.
-    pub(crate) fn of(plan: &Plan, devices: &Registry) -> Result<HostSource> {
-        let copies = plan.compute.kind == DeviceKind::Cuda && !devices.get(plan.compute)?.pins_in_place();
-        Ok(if copies { HostSource::Copy } else { HostSource::File })
-    }
-}
-
-/// Bytes that staging takes of each device.
-pub(crate) fn needs(manifest: &Manifest, plan: &Plan, source: HostSource) -> Result<BTreeMap<DeviceId, u64>> {
-    if plan.blocks.len() != manifest.blocks().len() {
-        return Err(Error::PlanMismatch {
-            name: manifest.name().to_owned(),
-            planned: plan.blocks.len(),
-            blocks: manifest.blocks().len(),
-        });
-    }
-    let mut needs: BTreeMap<DeviceId, u64> = BTreeMap::new();
-    let mut largest = 0;
-    for (index, block) in plan.blocks.iter().enumerate() {
-        let bytes = BlockLayout::new(manifest, index).len() as u64;
-        // Weights that live on the host are the mapped file, which is no allocation.
-        if block.home.kind != DeviceKind::Cpu {
-            *needs.entry(block.home).or_default() += bytes;
-        } else if source == HostSource::Copy && block.mode == BlockMode::Streamed {
-            *needs.entry(DeviceId::CPU).or_default() += bytes;
-        }
-        if block.mode == BlockMode::Streamed {
-            largest = largest.max(bytes);
-        }
-    }
-    if let Some(ring) = &plan.ring {
-        *needs.entry(plan.compute).or_default() += ring.slots as u64 * largest;
-    }
-    Ok(needs)
-}
-
-/// Bytes of a model that each device holds, the mapped file's on the host among them.
-pub(crate) fn holds(manifest: &Manifest, plan: &Plan, source: HostSource) -> BTreeMap<DeviceId, u64> {
-    let mut held = needs(manifest, plan, source).unwrap_or_default();
-    for (index, block) in plan.blocks.iter().enumerate() {
-        let counted = source == HostSource::Copy && block.mode == BlockMode::Streamed;
-        if block.home.kind == DeviceKind::Cpu && !counted {
-            *held.entry(block.home).or_default() += BlockLayout::new(manifest, index).len() as u64;
-        }
-    }
-    held
-}
-
 impl Staged {
     /// Copies every block to its home, out of bytes that were reserved before.
     pub(crate) fn new(
         manifest: &Manifest,
         plan: &Plan,
-        devices: &Registry,
-        reserved: &mut BTreeMap<DeviceId, Reservation>,
+        (devices, source): (&Registry, HostSource),
+        reserved: &mut Reserved,
         dtype: Option<DType>,
     ) -> Result<Staged> {
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
             (0..manifest.blocks().len()).map(|i| BlockLayout::new(manifest, i)).collect();
-        let mut staging = Staging { manifest, devices, reserved, copies: BTreeMap::new() };
+        let mut staging = Staging {
+            manifest,
+            devices,
+            source,
+            reserved,
+            copies: BTreeMap::new(),
+            waiting_bytes: needs::waiting(manifest, plan),
+            waiting: BTreeMap::new(),
+        };
+        let compute = devices.get(plan.compute)?;
+        let pinned = staging.pin(plan, compute)?;
         let mut blocks = Vec::new();
         let mut sources = Vec::new();
-        let compute = devices.get(plan.compute)?;
-        let host = devices.get(DeviceId::CPU)?;
-        let from_host =
-            |block: &&BlockPlan| block.mode == BlockMode::Streamed && block.home.kind == DeviceKind::Cpu;
-        let streamed = plan.blocks.iter().enumerate().filter(|(_, block)| from_host(block));
-        let pinned = PinnedFiles::new(compute, streamed.map(|(index, _)| manifest.weights_of(index)))?;
         for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
             let on_host = block.home.kind == DeviceKind::Cpu;
             blocks.push(match block.mode {
-                BlockMode::Resident if on_host => {
-                    StagedBlock::Resident { device: block.runs_on, weights: mapped_weights(manifest, index)? }
-                }
                 BlockMode::Resident => {
-                    let buffer = staging.block(index, layout, block.home)?;
-                    let weights = layout.weights(manifest.weights_of(index), &buffer)?;
+                    let weights = if on_host {
+                        staging.host_weights(index, layout)?
+                    } else {
+                        let buffer = staging.block(index, layout, block.home)?;
+                        layout.weights(manifest.weights_of(index), &buffer)?
+                    };
                     StagedBlock::Resident { device: block.runs_on, weights }
                 }
                 BlockMode::Streamed => {
                     sources.push(if on_host {
-                        let reserved = staging.reserved.get_mut(&DeviceId::CPU);
-                        let specs = manifest.weights_of(index);
-                        Source::Host(HostBlock::new(
-                            specs,
-                            layout,
-                            (compute, host),
-                            pinned.as_ref(),
-                            reserved,
-                        )?)
+                        Source::Host(staging.host_block((index, layout), compute, pinned.as_ref())?)
                     } else {
                         Source::Donor(staging.block(index, layout, block.home)?)
                     });
@@ -154,17 +86,9 @@ impl Staged {
         }
         staging.finish()?;
         let ring = staging.ring(plan, &layouts, compute, sources)?;
-        let mut lanes = BTreeMap::new();
-        for block in &plan.blocks {
-            let device = devices.get(block.runs_on)?;
-            // A device that has not the type computes in f32.
-            let lane =
-                dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
-            lanes.insert(block.runs_on, lane);
-        }
-        let host = host.clone();
-        let (patched, patches, recorder) = (HashMap::new(), PatchSet::new(), Recorder::default());
-        Ok(Staged { layouts, blocks, ring, lanes, host, patched, patches, recorder })
+        let lanes = lanes(plan, devices, dtype)?;
+        let patching = RwLock::default();
+        Ok(Staged { layouts, blocks, ring, lanes, patching, recorder: Recorder::default() })
     }
 
     /// The lane on which a block computes.
@@ -177,12 +101,28 @@ impl Staged {
     }
 
     /// The block's weights where it computes, and the slot they are in if it is streamed.
-    pub(crate) fn acquire(&self, manifest: &Manifest, block: usize) -> Result<(Vec<Weight>, Option<usize>)> {
+    pub(crate) fn acquire(
+        &self,
+        manifest: &Manifest,
+        block: usize,
+        patching: &Patching,
+    ) -> Result<(Vec<Weight>, Option<usize>)> {
         match (&self.blocks[block], &self.ring) {
-            (StagedBlock::Resident { weights, .. }, _) => Ok((weights.clone(), None)),
+            (StagedBlock::Resident { weights, .. }, _) => {
+                let first = manifest.blocks()[block].weights.start;
+                let own =
+                    |(place, weight): (usize, &Weight)| patching.own(first + place).unwrap_or(weight).clone();
+                Ok((weights.iter().enumerate().map(own).collect(), None))
+            }
             (StagedBlock::Streamed { position }, Some(ring)) => {
                 let (slot, buffer) = ring.acquire(*position)?;
-                Ok((self.layouts[block].weights(manifest.weights_of(block), &buffer)?, Some(slot)))
+                match self.layouts[block].weights(manifest.weights_of(block), &buffer) {
+                    Ok(weights) => Ok((weights, Some(slot))),
+                    Err(error) => {
+                        ring.release(slot);
+                        Err(error.into())
+                    }
+                }
             }
             (StagedBlock::Streamed { .. }, None) => Err(Error::NoSuchBlock {
                 model: manifest.name().to_owned(),
@@ -190,6 +130,42 @@ impl Staged {
                 blocks: self.blocks.len(),
             }),
         }
+    }
+
+    pub(crate) fn lanes(&self) -> &BTreeMap<DeviceId, Lane> {
+        &self.lanes
+    }
+
+    /// A weight of a block that stays where it computes, by its place in the block.
+    pub(crate) fn resident(&self, block: usize, place: usize) -> Option<&Weight> {
+        match &self.blocks[block] {
+            StagedBlock::Resident { weights, .. } => weights.get(place),
+            StagedBlock::Streamed { .. } => None,
+        }
+    }
+
+    /// A streamed block's position in the ring's order.
+    pub(crate) fn position(&self, block: usize) -> Option<usize> {
+        match &self.blocks[block] {
+            StagedBlock::Resident { .. } => None,
+            StagedBlock::Streamed { position } => Some(*position),
+        }
+    }
+
+    pub(crate) fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref()
+    }
+
+    /// The patches in force.
+    pub(crate) fn patching(&self) -> Arc<Patching> {
+        Arc::clone(&self.patching.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn put_in_force(&self, patching: Patching) {
+        let next = Arc::new(patching);
+        let before =
+            std::mem::replace(&mut *self.patching.write().unwrap_or_else(PoisonError::into_inner), next);
+        drop(before);
     }
 
     /// The marks of its steps.
@@ -216,112 +192,35 @@ impl Staged {
         }
     }
 
-    /// What is used beside or instead of a weight as it is stored.
-    pub(crate) fn patched(&self, weight: &str) -> Option<&Patched> {
-        self.patched.get(weight)
-    }
-
-    /// A weight with its patches merged, in 32 bits.
-    pub(crate) fn merged(&self, lane: &Lane, name: &str, stored: &Weight) -> Result<Weight> {
-        merge_exactly(lane, stored, self.patches.patches(name))
-    }
-
     pub(crate) fn stats(&self) -> StreamStats {
         self.ring.as_ref().map(Ring::stats).unwrap_or_default()
     }
-
-    /// Makes the copies those of another patch set: what did not change is not touched.
-    pub(crate) fn patch(&mut self, manifest: &Manifest, plan: &Plan, patches: &PatchSet) -> Result<usize> {
-        let before = std::mem::take(&mut self.patches);
-        let mut touched = 0;
-        for name in patches.changed_since(&before) {
-            let Some(index) = manifest.index_of(name) else { continue };
-            let Some(block) = manifest.block_of(index) else { continue };
-            self.patch_weight(manifest, plan.compute, (block, index), patches)?;
-            touched += 1;
-        }
-        self.patches = patches.clone();
-        Ok(touched)
-    }
-
-    /// Stages one weight again, patched: in full precision on the lane, before it goes home. A weight whose
-    /// stored form would lose what the lane can tell apart stays as it is: the patches of a matrix are staged
-    /// beside it, anything else is small and is patched in 32 bits.
-    fn patch_weight(
-        &mut self,
-        manifest: &Manifest,
-        compute: DeviceId,
-        (block, index): (usize, usize),
-        patches: &PatchSet,
-    ) -> Result<()> {
-        let spec = &manifest.weights()[index];
-        let lane = self.lane(block, compute).cloned().ok_or_else(|| Error::NoSuchBlock {
-            model: manifest.name().to_owned(),
-            index: block,
-            blocks: self.blocks.len(),
-        })?;
-        let list = patches.patches(&spec.name);
-        let source = || upload(&lane, spec);
-        if loses_patches(spec, &lane) {
-            let patched = match list {
-                [] => None,
-                list if spec.shape.rank() == 2 => {
-                    Some(Patched::Beside(Beside::stage(&lane, list, Some(&source()?))?))
-                }
-                list => Some(Patched::Instead(Box::new(merge_exactly(&lane, &source()?, list)?))),
-            };
-            match patched {
-                None => self.patched.remove(&spec.name),
-                Some(patched) => self.patched.insert(spec.name.clone(), patched),
-            };
-            return Ok(());
-        }
-        let merged = match list {
-            [] => None,
-            list => Some(patch::merge_stored(&lane, &source()?, list)?),
-        };
-        let place = index - manifest.blocks()[block].weights.start;
-        match &mut self.blocks[block] {
-            StagedBlock::Resident { weights, .. } if lane.device().id().kind == DeviceKind::Cpu => {
-                weights[place] = match merged {
-                    Some(merged) => merged,
-                    None => Weight::whole(host::over(&spec.bytes), spec.encoding, spec.shape)?,
-                };
-            }
-            StagedBlock::Resident { weights, .. } => {
-                let target = weights[place].operand().span();
-                match merged {
-                    Some(merged) => lane.stream().copy(&target, &merged.operand().span())?,
-                    None => lane.stream().write(&target, spec.bytes.as_ref())?,
-                }
-            }
-            StagedBlock::Streamed { position } => {
-                let bytes = merged.map(|merged| read(&lane, &merged)).transpose()?;
-                let offset = self.layouts[block].offset(place);
-                let (ring, host) = (self.ring.as_ref(), &self.host);
-                if let Some(ring) = ring {
-                    ring.change_source(*position, |source| {
-                        change(source, offset, bytes.as_deref(), &spec.bytes, &lane, host)
-                    })?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Whether a patched weight, stored as its file stores it, would be coarser than what the lane computes in.
-fn loses_patches(spec: &WeightSpec, lane: &Lane) -> bool {
-    match spec.encoding {
-        _ if spec.scale.is_some() => true,
-        Encoding::Plain(dtype) => dtype.bytes() < lane.dtype().bytes(),
-        Encoding::Quant(_) => true,
+/// The lanes on which the blocks of a plan compute.
+pub(crate) fn lanes(
+    plan: &Plan,
+    devices: &Registry,
+    dtype: Option<DType>,
+) -> Result<BTreeMap<DeviceId, Lane>> {
+    let mut lanes = BTreeMap::new();
+    for block in &plan.blocks {
+        if !lanes.contains_key(&block.runs_on) {
+            let device = devices.get(block.runs_on)?;
+            // A device that has not the type computes in f32.
+            let lane =
+                dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
+            lanes.insert(block.runs_on, lane);
+        }
     }
+    Ok(lanes)
 }
 
-/// A weight on the lane's device, from the file.
-fn upload(lane: &Lane, spec: &WeightSpec) -> Result<Weight> {
-    let weight = Weight::upload(lane.device(), spec.encoding, spec.shape, spec.bytes.as_ref())?;
+/// A weight of the file on the lane's device, as it is kept.
+pub(crate) fn kept_weight(lane: &Lane, spec: &WeightSpec) -> Result<Weight> {
+    let buffer = lane.device().allocate(spec.kept_bytes())?;
+    let weight = Weight::whole(buffer, spec.kept_as, spec.shape)?;
+    cast::write_weight(lane, spec, weight.operand())?;
     Ok(match &spec.scale {
         None => weight,
         Some(scale) => {
@@ -329,39 +228,6 @@ fn upload(lane: &Lane, spec: &WeightSpec) -> Result<Weight> {
             weight.scaled(scale.operand().clone())
         }
     })
-}
-
-/// The weight with its patches, in 32 bits.
-fn merge_exactly(lane: &Lane, weight: &Weight, patches: &[patch::Patch]) -> Result<Weight> {
-    let lane = lane.with_dtype(DType::F32)?;
-    Ok(Weight::new(patch::apply(&lane, &lane.unpack(weight)?, patches)?.operand().clone()))
-}
-
-/// Puts patched bytes, or the file's, into the source of a streamed block.
-fn change(
-    source: &mut Source,
-    offset: usize,
-    patched: Option<&[u8]>,
-    original: &checkpoint::EntryBytes,
-    lane: &Lane,
-    host: &Device,
-) -> device::Result<()> {
-    match (source, patched) {
-        (Source::Host(block), Some(bytes)) => block.replace(offset, bytes, host),
-        (Source::Host(block), None) => block.restore(offset, original, host),
-        (Source::Donor(buffer), bytes) => {
-            let bytes = bytes.unwrap_or_else(|| original.as_ref());
-            lane.stream().write(&buffer.span(offset..offset + bytes.len())?, bytes)
-        }
-    }
-}
-
-/// A weight's bytes as they are on its device.
-fn read(lane: &Lane, weight: &Weight) -> device::Result<Vec<u8>> {
-    let span = weight.operand().span();
-    let mut bytes = vec![0; span.len];
-    lane.stream().read(&span, &mut bytes)?;
-    Ok(bytes)
 }
 
 /// Weights that compute where they lie in the file.
@@ -383,8 +249,12 @@ fn mapped_weights(manifest: &Manifest, block: usize) -> Result<Vec<Weight>> {
 struct Staging<'a> {
     manifest: &'a Manifest,
     devices: &'a Registry,
-    reserved: &'a mut BTreeMap<DeviceId, Reservation>,
+    source: HostSource,
+    reserved: &'a mut Reserved,
     copies: BTreeMap<DeviceId, device::Stream>,
+    /// How many bytes wait to be cast on each device, and where.
+    waiting_bytes: Bytes,
+    waiting: BTreeMap<DeviceId, Buffer>,
 }
 
 impl Staging<'_> {
@@ -394,6 +264,41 @@ impl Staging<'_> {
             Some(reservation) => device.allocate_from(reservation, bytes),
             None => device.allocate(bytes),
         }
+    }
+
+    /// Pins the parts of files that blocks are streamed from as they are.
+    fn pin(&self, plan: &Plan, compute: &Device) -> Result<Option<PinnedFiles>> {
+        let from_file = |(index, block): &(usize, &BlockPlan)| {
+            block.mode == BlockMode::Streamed
+                && block.home.kind == DeviceKind::Cpu
+                && !self.manifest.is_cast(*index)
+        };
+        let blocks = plan.blocks.iter().enumerate().filter(from_file);
+        Ok(PinnedFiles::new(compute, blocks.map(|(index, _)| self.manifest.weights_of(index)))?)
+    }
+
+    /// What a block is streamed from on the host.
+    fn host_block(
+        &mut self,
+        (index, layout): (usize, &BlockLayout),
+        compute: &Device,
+        pinned: Option<&PinnedFiles>,
+    ) -> Result<HostBlock> {
+        let host = self.devices.get(DeviceId::CPU)?;
+        let (specs, reserved) = (self.manifest.weights_of(index), self.reserved.get_mut(&DeviceId::CPU));
+        Ok(HostBlock::new((specs, layout), (compute, host), self.source, pinned, reserved)?)
+    }
+
+    /// The weights of a block that computes on the host: where they lie in the file, or cast.
+    fn host_weights(&mut self, index: usize, layout: &BlockLayout) -> Result<Vec<Weight>> {
+        if !self.manifest.is_cast(index) {
+            return mapped_weights(self.manifest, index);
+        }
+        let host = self.devices.get(DeviceId::CPU)?.clone();
+        let buffer = self.allocate(&host, layout.len())?;
+        let specs = self.manifest.weights_of(index);
+        cast::fill_block(&host, specs, layout, &buffer)?;
+        Ok(layout.weights(specs, &buffer)?)
     }
 
     /// Queues the copy of a block from the file to its home.
@@ -408,17 +313,36 @@ impl Staging<'_> {
                 stream
             }
         };
-        for (offset, bytes) in layout.joined_pieces(self.manifest.weights_of(index)) {
+        let specs = self.manifest.weights_of(index);
+        if self.manifest.is_cast(index) {
+            let waiting = self.waiting(&device)?;
+            cast::copy_block(&stream, specs, layout, &waiting, &buffer)?;
+            return Ok(buffer);
+        }
+        for (offset, bytes) in layout.joined_pieces(specs) {
             let source = host::over(&bytes);
             stream.copy(&buffer.span(offset..offset + source.len())?, &source.whole())?;
         }
         Ok(buffer)
     }
 
+    /// Memory of a device in which bytes wait to be cast. It is one and the same for all blocks, since a stream does one
+    /// after the other.
+    fn waiting(&mut self, device: &Device) -> Result<Buffer> {
+        if let Some(waiting) = self.waiting.get(&device.id()) {
+            return Ok(waiting.clone());
+        }
+        let bytes = self.waiting_bytes.get(&device.id()).copied().unwrap_or(0);
+        let waiting = self.allocate(device, bytes as usize)?;
+        self.waiting.insert(device.id(), waiting.clone());
+        Ok(waiting)
+    }
+
     /// Waits until every block is at home.
     fn finish(&mut self) -> Result<()> {
         let results: Vec<device::Result<()>> =
             self.copies.values().map(device::Stream::synchronize).collect();
+        self.waiting.clear();
         results.into_iter().try_for_each(|result| Ok(result?))
     }
 

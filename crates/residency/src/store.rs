@@ -2,26 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
-use device::{OutOfMemory, Registry, Reservation};
+use device::{OutOfMemory, Registry};
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::{BlockSpec, DeviceSpec, Plan, PlanRequest};
+use tensor::Lane;
 
+use crate::claim::{self, ModelClaim, Models, Reference};
 use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
+use crate::needs::{self, Bytes};
+use crate::patching::Reserved;
 use crate::session::{Cancel, Session};
-use crate::staged::HostSource;
-use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, staged};
+use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries};
 
 /// Snapshots that are kept.
 const SNAPSHOTS: usize = 1000;
 
 /// All loaded models, on the devices of one machine.
+///
+/// Whatever only asks answers at once: no lock that it takes is held while copies are made, changed or freed.
 pub struct Residency {
     devices: Registry,
-    models: Mutex<BTreeMap<ModelId, Arc<LoadedModel>>>,
+    models: Arc<Models>,
     next_id: AtomicU64,
     clock: AtomicU64,
     snapshots: SnapshotSeries,
@@ -44,7 +49,7 @@ impl Residency {
     pub fn new(devices: Registry) -> Residency {
         Residency {
             devices,
-            models: Mutex::default(),
+            models: Arc::default(),
             next_id: AtomicU64::new(1),
             clock: AtomicU64::new(1),
             snapshots: SnapshotSeries::new(SNAPSHOTS),
@@ -84,16 +89,29 @@ impl Residency {
         PlanRequest::new(manifest.blocks().iter().enumerate().map(block).collect(), devices, compute)
     }
 
+    /// Bytes of host memory into which a plan casts weights: all that staging takes of the host beside the mapped file,
+    /// but for a GPU that cannot pin files.
+    pub fn host_bytes(manifest: &Manifest, plan: &Plan) -> u64 {
+        needs::cast_on_host(manifest, plan)
+    }
+
+    /// The most bytes that a patch set holds on a lane's device while it is in force there. A plan that leaves so much
+    /// more room to work in can be patched.
+    pub fn patch_bytes(manifest: &Manifest, patches: &PatchSet, lane: &Lane) -> Result<u64> {
+        needs::most_patch_bytes(manifest, patches, lane)
+    }
+
     /// Registers a model under a plan. Its copies are made when it is first opened. A plan that asks for
     /// more than a device's budget is refused here, before any byte moves.
     pub fn load(&self, manifest: Manifest, plan: Plan, options: LoadOptions) -> Result<ModelId> {
-        let source = HostSource::of(&plan, &self.devices)?;
-        for (device, bytes) in staged::needs(&manifest, &plan, source)? {
-            let report = self.devices.get(device)?.ledger().report();
-            if bytes > report.budget {
+        let (id, compute) = (ModelId(self.next_id.fetch_add(1, Ordering::Relaxed)), plan.compute);
+        let model = LoadedModel::new(id, manifest, plan, &self.devices, options)?;
+        for (device, bytes) in &model.needs().kept {
+            let report = self.devices.get(*device)?.ledger().report();
+            if *bytes > report.budget {
                 return Err(Error::Device(device::Error::OutOfMemory(OutOfMemory {
-                    device,
-                    wanted: bytes,
+                    device: *device,
+                    wanted: *bytes,
                     available: report.budget,
                     budget: report.budget,
                     used: report.used,
@@ -103,28 +121,61 @@ impl Residency {
             }
         }
         if options.eject_others {
-            self.evict_from(plan.compute, None);
+            self.evict_from(compute, None);
         }
-        let id = ModelId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let model = LoadedModel::new(id, manifest, plan, source, options);
         self.lock().insert(id, Arc::new(model));
         Ok(id)
     }
 
-    /// Makes a model's copies if they are not there, and opens it for use.
+    /// Makes a model's copies if they are not there, and opens it for use. Whoever opens it at the same time waits for
+    /// these copies.
     pub fn open(&self, id: ModelId, cancel: &Cancel) -> Result<Session> {
-        let model = self.model(id)?;
+        let (model, reference) = self.refer(id, true)?;
         model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
+        let changing = model.change();
         let staged = match model.staged() {
             Some(staged) => staged,
             None => model.stage(&self.devices, self.reserve(&model)?)?,
         };
-        Ok(Session::new(model, staged, cancel.clone()))
+        drop(changing);
+        Ok(Session::new(model, staged, cancel.clone(), reference))
     }
 
     /// Puts a patch set in force for a model; the number of weights staged again.
     pub fn set_patches(&self, id: ModelId, patches: PatchSet) -> Result<usize> {
-        self.model(id)?.patch(patches)
+        let model = self.model(id)?;
+        let _changing = model.change();
+        model.patch(patches, &mut |bytes| self.reserve_patches(&model, bytes))
+    }
+
+    /// Whether a model is loaded.
+    pub fn contains(&self, id: ModelId) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    /// A claim on a model, for a handle that means it. See [`Residency::supersede`].
+    pub fn claim(&self, id: ModelId) -> Result<ModelClaim> {
+        Ok(ModelClaim::new(self.refer(id, false)?.1))
+    }
+
+    /// Says that one loader's later model takes the place of its earlier one. The earlier one leaves as soon as no session
+    /// and no claim refers to it, and is nowhere counted as kept from now on. Where the later loader said nothing of
+    /// staying, what the earlier said passes on.
+    pub fn supersede(&self, earlier: ModelId, later: ModelId) -> Result<()> {
+        let new = self.model(later)?;
+        new.usage().set_superseded(false);
+        if earlier == later {
+            return Ok(());
+        }
+        // One that has left already has nothing to say any more.
+        let Ok(old) = self.model(earlier) else { return Ok(()) };
+        if new.retention() == Retention::Default {
+            new.set_retention(old.retention());
+        }
+        old.usage().set_superseded(true);
+        drop(old);
+        claim::leave_if_superseded(&self.models, earlier);
+        Ok(())
     }
 
     /// Says whether a model stays.
@@ -135,12 +186,14 @@ impl Residency {
 
     /// Lets a model go, whatever its retention. A session that uses it keeps its copies until it ends.
     pub fn unload(&self, id: ModelId) -> Result<()> {
-        self.lock().remove(&id).map(drop).ok_or(Error::NoSuchModel { id })
+        let gone = self.lock().remove(&id);
+        gone.ok_or(Error::NoSuchModel { id })?.forget_copies();
+        Ok(())
     }
 
     /// Forgets the device copies of every model that has some on `device`, but for `except`.
     pub fn evict_from(&self, device: DeviceId, except: Option<ModelId>) -> Vec<ModelId> {
-        let models: Vec<Arc<LoadedModel>> = self.lock().values().cloned().collect();
+        let models = self.all();
         let others = models.iter().filter(|model| Some(model.id()) != except);
         let there = others.filter(|model| model.evictable_bytes(device) > 0);
         there.filter(|model| model.evict()).map(|model| model.id()).collect()
@@ -148,28 +201,57 @@ impl Residency {
 
     /// All loaded models, by id.
     pub fn models(&self) -> Vec<ModelReport> {
-        self.lock().values().map(|model| model.report()).collect()
+        self.all().iter().map(|model| model.report()).collect()
     }
 
     /// Promises to a model what its copies need, letting the copies of others go where it is short:
-    /// first those marked to go, then the others, kept models last; of each the least recently used;
-    /// and only as many as are needed. If all of them would not do, none goes.
-    fn reserve(&self, model: &LoadedModel) -> Result<BTreeMap<DeviceId, Reservation>> {
-        let mut reserved = BTreeMap::new();
-        for (id, bytes) in model.needs()? {
+    /// first those that others took the place of or that are marked to go, then the others, kept models last; of each the
+    /// least recently used; and only as many as are needed. If all of them would not do, none goes.
+    fn reserve(&self, model: &LoadedModel) -> Result<Reserved> {
+        let mut reserved = Reserved::new();
+        let patches = model.patch_bytes(&self.devices)?;
+        let needs = model.needs();
+        let mut all: Bytes = needs.kept.clone();
+        patches.keys().chain(needs.once.keys()).for_each(|device| {
+            all.entry(*device).or_default();
+        });
+        for (id, kept) in all {
+            let of = |bytes: &Bytes| bytes.get(&id).copied().unwrap_or(0);
+            // What patches take and what casting takes for a moment comes out of the room to work in: a plan leaves that.
+            let besides = of(&patches) + of(&needs.once);
+            self.make_room(id, model, kept.saturating_add(besides))?;
             let ledger = self.devices.get(id)?.ledger();
-            // Room to work in is looked for together with the weights, and then left free.
-            let working = model.plan().device(id).map_or(0, |planned| planned.working_bytes);
-            if let Err(short) = ledger.reserve(bytes.saturating_add(working)) {
-                self.make_room(id, model.id(), &short)?;
-            }
-            reserved.insert(id, ledger.reserve(bytes).map_err(device::Error::from)?);
+            reserved.insert(id, ledger.reserve(kept + besides).map_err(device::Error::from)?);
         }
         Ok(reserved)
     }
 
-    fn make_room(&self, device: DeviceId, except: ModelId, short: &OutOfMemory) -> Result<()> {
-        let models: Vec<Arc<LoadedModel>> = self.lock().values().cloned().collect();
+    /// The same for patches of a model whose copies are there.
+    fn reserve_patches(&self, model: &LoadedModel, bytes: &Bytes) -> Result<Reserved> {
+        let mut reserved = Reserved::new();
+        for (id, bytes) in bytes {
+            let ledger = self.devices.get(*id)?.ledger();
+            if let Err(short) = ledger.reserve(*bytes) {
+                self.evict_for(*id, model.id(), &short)?;
+            }
+            reserved.insert(*id, ledger.reserve(*bytes).map_err(device::Error::from)?);
+        }
+        Ok(reserved)
+    }
+
+    /// Looks for room for a model's copies together with room to work in, which is then left free.
+    fn make_room(&self, device: DeviceId, model: &LoadedModel, bytes: u64) -> Result<()> {
+        let kept = model.needs().kept.get(&device).copied().unwrap_or(0);
+        let working = model.plan().device(device).map_or(0, |planned| planned.working_bytes);
+        let wanted = bytes.max(kept.saturating_add(working));
+        match self.devices.get(device)?.ledger().reserve(wanted) {
+            Ok(_) => Ok(()),
+            Err(short) => self.evict_for(device, model.id(), &short),
+        }
+    }
+
+    fn evict_for(&self, device: DeviceId, except: ModelId, short: &OutOfMemory) -> Result<()> {
+        let models = self.all();
         let mut victims: Vec<(u64, &Arc<LoadedModel>)> = models
             .iter()
             .filter(|model| model.id() != except)
@@ -180,7 +262,8 @@ impl Residency {
         if short.available + reclaimable < short.wanted {
             return Err(Error::Device(device::Error::OutOfMemory(short.clone())));
         }
-        victims.sort_by_key(|(_, model)| (model.retention().rank(), model.used_at()));
+        let rank = |model: &LoadedModel| (!model.usage().is_superseded(), model.retention().rank());
+        victims.sort_by_key(|(_, model)| (rank(model), model.used_at()));
         let mut missing = short.wanted - short.available;
         for (bytes, model) in victims {
             if missing == 0 {
@@ -193,11 +276,23 @@ impl Residency {
         Ok(())
     }
 
+    /// A model, and one more reference to it.
+    fn refer(&self, id: ModelId, is_session: bool) -> Result<(Arc<LoadedModel>, Reference)> {
+        let models = self.lock();
+        let model = models.get(&id).cloned().ok_or(Error::NoSuchModel { id })?;
+        let reference = Reference::new(&model, &self.models, is_session);
+        Ok((model, reference))
+    }
+
     fn model(&self, id: ModelId) -> Result<Arc<LoadedModel>> {
         self.lock().get(&id).cloned().ok_or(Error::NoSuchModel { id })
     }
 
+    fn all(&self) -> Vec<Arc<LoadedModel>> {
+        self.lock().values().cloned().collect()
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, Arc<LoadedModel>>> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+        claim::lock(&self.models)
     }
 }

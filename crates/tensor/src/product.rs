@@ -79,8 +79,15 @@ impl Tensor {
         dims.extend([a.dim(rank - 2), b.dim(rank - 1)]);
         let out = self.lane().empty_as(self.dtype(), Shape::new(&dims).map_err(|_| too_many(self))?)?;
         let (a, b, target) = (a.operand().clone(), b.operand().clone(), out.operand().clone());
-        self.lane().launch(Matmul { a, b, alpha, out: target })?;
+        self.lane().launch(Matmul { a, b, alpha, accumulate: false, out: target })?;
         Ok(out)
+    }
+
+    /// `self += alpha · a · b`, where `self` is, for matrices `[m, k]` and `[k, n]`. The sum is made in f32 and rounded
+    /// once.
+    pub fn add_matmul(&self, a: &Tensor, b: &Tensor, alpha: f32) -> Result<()> {
+        let (a, b, out) = (a.operand().clone(), b.operand().clone(), self.operand().clone());
+        self.lane().launch(Matmul { a, b, alpha, accumulate: true, out })
     }
 
     /// Attention of these queries `[batch, queries, heads, size]` over keys and values

@@ -9,7 +9,7 @@ use device::op::{self, Padding};
 use device::{Error, Operand, Result};
 use meta::DType;
 
-use self::strided::Place;
+pub(crate) use self::strided::Place;
 use super::elementwise::traversal::{TASK, Target, check_distinct, in_tasks};
 use super::unpack::unpack_f32;
 use crate::access::Access;

@@ -4,10 +4,13 @@
 pub(crate) mod tests;
 
 use device::{Operand, Result, op};
+use meta::DType;
 
 use crate::access::Access;
+use crate::ops::elementwise::traversal::in_tasks;
 use crate::ops::gemm::{Bias, Epilogue, FEW_ROWS, FewRows, Product, Stored, Strided, Target, for_each};
-use crate::ops::unpack::unpack_f32;
+use crate::ops::layout::Place;
+use crate::ops::unpack::{pack_f32, unpack_f32};
 
 /// `activation(x · weightᵀ · scale + bias)`.
 pub(crate) fn linear(call: &op::Linear, access: &Access<'_>) -> Result<()> {
@@ -42,39 +45,124 @@ pub(crate) fn linear(call: &op::Linear, access: &Access<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `alpha · a · b` for every index of the leading dimensions.
+/// `alpha · a · b` for every index of the leading dimensions, or that added to the output.
 pub(crate) fn matmul(call: &op::Matmul, access: &Access<'_>) -> Result<()> {
-    let (a, b, out) = (&call.a, &call.b, &call.out);
-    let lead = a.rank() - 2;
-    let (depth, columns) = (a.dim(lead + 1), b.dim(lead + 1));
-    let (left, right) = (access.values::<f32>(a)?, access.values::<f32>(b)?);
-    let start = Start(access.output::<f32>(out)?.as_mut_ptr());
-    // Where all share the right side, their rows are the rows of one product.
-    let repeated = b.dims()[..lead].iter().zip(b.strides()).all(|(&dim, &stride)| dim == 1 || stride == 0);
-    let batches = if repeated { 0 } else { lead };
-    let runs =
-        Runs::new(&a.dims()[batches..=lead], [&a.strides()[batches..=lead], &out.strides()[batches..=lead]]);
-    let outer = Grid::new(&a.dims()[..batches], [a, b, out].map(|operand| &operand.strides()[..batches]));
-    let products = outer.count() * runs.count();
-    for_each(products, true, |index| {
-        let [a_batch, b_batch, out_batch] = outer.start(index / runs.count());
-        let [a_run, out_run] = runs.start(index % runs.count());
-        // SAFETY: the output's rows lie inside its slice, and products have rows of their own.
-        let target = unsafe { Target::new(start.at(out_batch + out_run), runs.strides[1], 0) };
-        let left = left.get(a_batch + a_run..).unwrap_or_default();
-        let right = right.get(b_batch..).unwrap_or_default();
-        Product {
-            rows: runs.rows,
-            images: 1,
-            columns,
-            depth,
-            left: &Strided::new(left, runs.strides[0], a.strides()[lead + 1]),
-            right: &Strided::new(right, b.strides()[lead + 1], b.strides()[lead]),
-            epilogue: Epilogue { scale: call.alpha, ..Epilogue::NONE },
-        }
-        .run(target);
-    });
+    if call.accumulate {
+        return add_matmul(call, access);
+    }
+    let lead = call.a.rank() - 2;
+    let batch = Batch {
+        dims: &call.a.dims()[..=lead],
+        left: (access.values::<f32>(&call.a)?, call.a.strides()),
+        right: (access.values::<f32>(&call.b)?, call.b.strides()),
+        size: [call.a.dim(lead + 1), call.b.dim(lead + 1)],
+        alpha: call.alpha,
+        out_strides: call.out.strides(),
+    };
+    batch.run(&Start(access.output::<f32>(&call.out)?.as_mut_ptr()));
     Ok(())
+}
+
+/// Values of a product that are made beside the output before they are added to it.
+const SUMMED_AT_ONCE: usize = 4 << 20;
+
+/// The product added to the output, some rows at a time. It is made beside it, in f32, so that the bits are those of a
+/// product and a sum one after the other. Both sides and the output may be of any float type, the same for all.
+fn add_matmul(call: &op::Matmul, access: &Access<'_>) -> Result<()> {
+    let (encoding, lead) = (call.out.encoding(), call.a.rank() - 2);
+    let size @ [_, columns] = [call.a.dim(lead + 1), call.b.dim(lead + 1)];
+    let values_of = |side: &Operand| -> Result<Vec<f32>> {
+        let bytes = access.bytes(side)?;
+        let mut values = vec![0.0; bytes.len() / encoding.block_bytes()];
+        unpack_f32(encoding, bytes, &mut values);
+        Ok(values)
+    };
+    let (left, right) = (values_of(&call.a)?, values_of(&call.b)?);
+    let rows = call.a.dim(lead);
+    let batches: usize = call.a.dims()[..lead].iter().product();
+    let at_once = (SUMMED_AT_ONCE / (columns * batches).max(1)).clamp(1, rows.max(1));
+    let mut summands = vec![0.0; batches * at_once * columns];
+    for first in (0..rows).step_by(at_once) {
+        let out = call.out.slice(lead, first, at_once.min(rows - first))?;
+        let dims = &out.dims()[..=lead];
+        let packed = packed_strides(dims, columns);
+        let batch = Batch {
+            dims,
+            left: (left.get(first * call.a.strides()[lead]..).unwrap_or_default(), call.a.strides()),
+            right: (&right, call.b.strides()),
+            size,
+            alpha: call.alpha,
+            out_strides: &packed,
+        };
+        batch.run(&Start(summands.as_mut_ptr()));
+        let (place, grid) = (Place::of(&out)?, Grid::new(dims, [&out.strides()[..=lead]]));
+        in_tasks(grid.count(), columns, |range| {
+            let mut sums = vec![0.0; columns];
+            for row in range {
+                let bytes = encoding.block_bytes();
+                // SAFETY: rows of the output are distinct parts of it.
+                let stored = unsafe { place.part(grid.start(row)[0] * bytes, columns * bytes) };
+                unpack_f32(encoding, stored, &mut sums);
+                sums.iter_mut().zip(&summands[row * columns..]).for_each(|(sum, summand)| *sum += summand);
+                pack_f32(out.dtype().unwrap_or(DType::F32), &sums, stored);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// The strides of these dimensions before rows of so many values, all one after the other.
+fn packed_strides(dims: &[usize], columns: usize) -> Vec<usize> {
+    let mut strides = vec![columns; dims.len()];
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = strides[axis] * dims[axis];
+    }
+    strides
+}
+
+/// Products of the same size: values of both sides with their strides, and the strides of where they go.
+struct Batch<'a> {
+    /// The leading dimensions, then the rows.
+    dims: &'a [usize],
+    left: (&'a [f32], &'a [usize]),
+    right: (&'a [f32], &'a [usize]),
+    /// Values summed, and columns.
+    size: [usize; 2],
+    alpha: f32,
+    out_strides: &'a [usize],
+}
+
+impl Batch<'_> {
+    /// Writes the products.
+    fn run(&self, start: &Start) {
+        let lead = self.dims.len() - 1;
+        let [depth, columns] = self.size;
+        let ((left, a), (right, b), out) = (self.left, self.right, self.out_strides);
+        // Where all share the right side, their rows are the rows of one product.
+        let repeated = self.dims[..lead].iter().zip(b).all(|(&dim, &stride)| dim == 1 || stride == 0);
+        let batches = if repeated { 0 } else { lead };
+        let runs = Runs::new(&self.dims[batches..], [&a[batches..=lead], &out[batches..=lead]]);
+        let outer = Grid::new(&self.dims[..batches], [a, b, out].map(|strides| &strides[..batches]));
+        let products = outer.count() * runs.count();
+        for_each(products, true, |index| {
+            let [a_batch, b_batch, out_batch] = outer.start(index / runs.count());
+            let [a_run, out_run] = runs.start(index % runs.count());
+            // SAFETY: the output's rows lie inside its slice, and products have rows of their own.
+            let target = unsafe { Target::new(start.at(out_batch + out_run), runs.strides[1], 0) };
+            let left = left.get(a_batch + a_run..).unwrap_or_default();
+            let right = right.get(b_batch..).unwrap_or_default();
+            Product {
+                rows: runs.rows,
+                images: 1,
+                columns,
+                depth,
+                left: &Strided::new(left, runs.strides[0], a[lead + 1]),
+                right: &Strided::new(right, b[lead + 1], b[lead]),
+                epilogue: Epilogue { scale: self.alpha, ..Epilogue::NONE },
+            }
+            .run(target);
+        });
+    }
 }
 
 /// The values of a parameter vector, which may be stored in any plain float type.

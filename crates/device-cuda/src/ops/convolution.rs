@@ -260,6 +260,7 @@ fn multiply_input(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, weig
             d: out + (image * plan.channels_out() * plan.positions * dtype.bytes()) as u64,
             bias: 0,
             alpha: 1.0,
+            beta: 0.0,
         };
         launch.runtime.blas.run(launch, &product, &places)?;
     }
@@ -306,6 +307,7 @@ fn multiply_windows(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, we
                 d: to + (first * dtype.bytes()) as u64,
                 bias: 0,
                 alpha: 1.0,
+                beta: 0.0,
             };
             launch.runtime.blas.run(launch, &product, &places)?;
         }

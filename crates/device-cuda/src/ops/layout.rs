@@ -36,6 +36,7 @@ pub(crate) const VARIANTS: &[Variant] = conversions! {
     "i8" "f32" "u64" "f32" "u32" "f32" "u16" "f32" "u8" "f32" "boolean" "f32"
     "bf16" "f16" "f16" "bf16" "f64" "bf16" "i64" "i32" "i32" "i64" "u8" "bf16" "f64" "i64" "u64" "i8"
     "boolean" "i64" "i64" "boolean" "f64" "u64" "bf16" "f64"
+    "bf16" "f8e4m3" "bf16" "f8e5m2" "f16" "f8e4m3" "f16" "f8e5m2"
     "u8" "u8" "u16" "u16" "u32" "u32" "u64" "u64"
 };
 

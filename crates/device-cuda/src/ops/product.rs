@@ -150,6 +150,7 @@ impl Part<'_> {
             d: out + (out_start * dtype.bytes()) as u64,
             bias: self.bias.unwrap_or(0),
             alpha: 1.0,
+            beta: 0.0,
         };
         let mut whole = self.bias.is_none_or(|bias| bias.is_multiple_of(BIAS_ALIGNMENT as u64));
         for start in &rows.starts {
@@ -264,11 +265,14 @@ pub(crate) fn add_bias(launch: &Launch<'_>, dtype: DType, matrix: &BiasedMatrix,
     kernel.launch(launch, [across, down, 1], [THREADS, 1, 1], 0, &mut args)
 }
 
-/// `out = alpha · a · b` for every index of the leading dimensions.
+/// `out = alpha · a · b` for every index of the leading dimensions, or that added to what is there.
 pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
     let dtype = activation_type(&call.a)?;
     let r = call.a.rank();
     let (m, k, n) = (call.a.dim(r - 2), call.a.dim(r - 1), call.b.dim(r - 1));
+    if k == 0 && call.accumulate {
+        return Ok(());
+    }
     if k == 0 {
         return Err(unsupported(launch, "matmul", "the inner dimension is empty"));
     }
@@ -298,9 +302,10 @@ pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
         epilogue: Epilogue::None,
     };
     let bases = [launch.pointer(&left)?, launch.pointer(&right)?, launch.pointer(&call.out)?];
+    let beta = if call.accumulate { 1.0 } else { 0.0 };
     for offsets in batches.outer() {
         let at = |i: usize| bases[i] + (offsets[i] * dtype.bytes()) as u64;
-        let places = Places { a: at(0), b: at(1), d: at(2), bias: 0, alpha: call.alpha };
+        let places = Places { a: at(0), b: at(1), d: at(2), bias: 0, alpha: call.alpha, beta };
         launch.runtime.blas.run(launch, &product, &places)?;
     }
     Ok(())
@@ -311,6 +316,9 @@ pub(crate) fn matmul_scratch(call: &op::Matmul) -> u64 {
     let Some(dtype) = call.a.dtype() else { return 0 };
     let r = call.a.rank();
     let (m, k, n) = (call.a.dim(r - 2), call.a.dim(r - 1), call.b.dim(r - 1));
+    if k == 0 {
+        return 0;
+    }
     let copy = |operand: &Operand, rows: usize, columns: usize| {
         side_of(operand, rows, columns).is_none().then(|| copy_bytes(operand, dtype))
     };

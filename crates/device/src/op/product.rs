@@ -66,7 +66,7 @@ impl Operation for Linear {
     }
 }
 
-/// `out = alpha · a · b` for every index of the leading dimensions.
+/// `out = alpha · a · b` for every index of the leading dimensions, or that added to what is there.
 #[derive(Clone, Debug)]
 pub struct Matmul {
     /// `[…, m, k]`; one of its last two dimensions packed.
@@ -76,6 +76,8 @@ pub struct Matmul {
     pub b: Operand,
     /// Factor of the product.
     pub alpha: f32,
+    /// Whether the product is added to the values that the output has. The sum is made in f32 and rounded once.
+    pub accumulate: bool,
     /// `[…, m, n]`, packed rows.
     pub out: Operand,
 }
@@ -120,5 +122,12 @@ impl Operation for Matmul {
 
     fn flops(&self) -> u64 {
         2 * self.out.count() as u64 * self.a.shape().last() as u64
+    }
+
+    /// What a product is added to is read, too.
+    fn bytes(&self) -> u64 {
+        let read = self.a.stored_bytes() + self.b.stored_bytes();
+        let times = if self.accumulate { 2 } else { 1 };
+        read + times * self.out.stored_bytes()
     }
 }

@@ -18,6 +18,7 @@ pub(crate) fn load(residency: &Residency, models: &[(&str, Retention)]) -> Scrat
     for (name, retention) in models {
         let weight = WeightSpec {
             encoding: entry.encoding(),
+            kept_as: entry.encoding(),
             shape: *entry.shape(),
             bytes: checkpoint.entry_bytes(entry),
             scale: None,

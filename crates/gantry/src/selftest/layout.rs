@@ -8,7 +8,7 @@ use super::case::{Case, Input};
 use super::products::encodings;
 
 pub(super) fn cases() -> Vec<Case> {
-    [unpack(), cast(), moves(), noise()].concat()
+    [unpack(), cast(), narrowed(), moves(), noise()].concat()
 }
 
 /// Stored weights as plain values. Plain types are compared with the fixtures' own decoder; quantised
@@ -45,6 +45,20 @@ fn cast() -> Vec<Case> {
             .exact()
     })
     .into()
+}
+
+/// Stored weights cast to 8 bits on the device, as they are when a model is loaded so.
+fn narrowed() -> Vec<Case> {
+    let of = |(from, to): (DType, DType)| {
+        let input = Input::weight(from.into(), 87, [7, 520]);
+        let run = move |lane: &tensor::Lane, i: &super::case::Inputs| {
+            Tensor::new(i.weight(0).operand().clone(), lane.clone()).cast(to)
+        };
+        let naive = move |v: &[Vec<f64>]| v[0].iter().map(|x| through(to, *x as f32)).collect();
+        Case::new("cast", format!("{from} to {to}"), vec![input], run, naive).exact()
+    };
+    let sources = [DType::F32, DType::BF16, DType::F16];
+    sources.into_iter().flat_map(|from| [(from, DType::F8E4M3), (from, DType::F8E5M2)]).map(of).collect()
 }
 
 /// A value after it was stored in another type.

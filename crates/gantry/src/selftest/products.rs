@@ -125,7 +125,26 @@ fn matmul() -> Vec<Case> {
         |_, i| i.tensor(0).matmul(i.tensor(1), 1.0),
         |v| naive::matmul(&v[0], &v[1].repeat(4), [20, 16, 12]),
     );
-    plain.into_iter().chain([transposed, repeated]).collect()
+    // As a LoRA is merged: few values summed, rows of a larger weight.
+    let added = [[300, 64, 257], [33, 24, 128], [1, 8, 40]].map(|[m, k, n]| {
+        Case::new(
+            "matmul",
+            format!("{m}x{k}x{n} added to rows of a matrix"),
+            vec![Input::random(27, [m, k]), Input::random(28, [k, n]), Input::random(29, [m + 5, n])],
+            move |_, i| {
+                let out = i.tensor(2).clone();
+                out.slice(0, 3, m)?.add_matmul(i.tensor(0), i.tensor(1), 0.25)?;
+                Ok(out)
+            },
+            move |v| {
+                let product = naive::matmul(&v[0], &v[1], [m, k, n]);
+                let mut out = v[2].clone();
+                out[3 * n..].iter_mut().zip(product).for_each(|(out, y)| *out += 0.25 * y);
+                out
+            },
+        )
+    });
+    plain.into_iter().chain([transposed, repeated]).chain(added).collect()
 }
 
 fn transpose(x: &[f64], [b, m, n]: [usize; 3]) -> Vec<f64> {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, Input, Literal, Value};
+use meta::DType;
 use models::detect::Role;
 
 use super::text_encoders::clip_of_checkpoint;
 use super::variants::add_with_variants;
 use super::{Found, Loader, gguf_names};
 use crate::Studio;
-use crate::studio::{Cast, Placing};
+use crate::studio::Placing;
 
 /// Adds the loaders of this file.
 pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -95,8 +96,17 @@ impl Loader for Unet {
 
     fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let found = Found::named(studio, call, "unet_name", &["diffusion_models"])?;
-        let cast = Cast::from_weight_dtype(call.text("weight_dtype")?);
+        let cast = cast_of(call.text("weight_dtype")?);
         Ok(vec![found.model(studio, cast, placing)?])
+    }
+}
+
+/// The type that `weight_dtype` asks weights to be cast to; none for `default`.
+fn cast_of(weight_dtype: &str) -> Option<DType> {
+    match weight_dtype {
+        "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(DType::F8E4M3),
+        "fp8_e5m2" => Some(DType::F8E5M2),
+        _ => None,
     }
 }
 

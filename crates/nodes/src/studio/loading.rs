@@ -6,14 +6,14 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use device::{Device, OutOfMemory};
-use meta::DeviceId;
+use meta::{DType, DeviceId};
 use placement::{Amounts, BlockMode, DeviceSpec, Overfull, Plan};
 use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
 use super::handles::{Lora, patch_set};
 use super::stats::ModelStats;
-use super::{Cast, Network, Source, Studio};
+use super::{Network, Source, Studio};
 use crate::Result;
 
 /// Bytes per second of a link, good enough to place blocks by.
@@ -39,7 +39,7 @@ pub(super) struct LoadKey {
     file: PathBuf,
     modified: Option<SystemTime>,
     prefix: String,
-    cast: Option<Cast>,
+    cast: Option<DType>,
     compute: DeviceId,
     allocation: String,
 }
@@ -297,7 +297,7 @@ impl Studio {
     }
 
     fn is_loaded(&self, id: ModelId) -> bool {
-        self.residency.models().iter().any(|model| model.id == id)
+        self.residency.contains(id)
     }
 
     fn loaded(&self) -> MutexGuard<'_, LoadedModels> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use checkpoint::Checkpoint;
-use meta::{DeviceId, Shape};
+use meta::{DType, DeviceId, Shape};
 use models::detect::{Detected, Family, FluxVariant, Part, Role};
 use models::diffusion::flux::Flux;
 use models::text::{TextEncoder, TextTokenizer};
@@ -13,7 +13,7 @@ use models::vision::florence2::{Florence2, Florence2Tokenizer, Rules, Settings};
 use placement::AllocationText;
 use residency::{Manifest, Retention};
 
-use super::{Cast, WorkSize};
+use super::WorkSize;
 use crate::{Error, Result};
 
 /// What the text encoders work in: a prompt is short, and so are its activations.
@@ -74,7 +74,8 @@ pub(crate) struct Source {
     pub(crate) network: Network,
     /// What stands before the names of its tensors: tells the networks of one file apart.
     pub(crate) prefix: String,
-    pub(crate) cast: Option<Cast>,
+    /// The type that weights are cast to when they are staged, if `weight_dtype` asks for one.
+    pub(crate) cast: Option<DType>,
     pub(crate) placing: Placing,
     /// When the file was last changed: a changed file is another model.
     pub(crate) modified: Option<SystemTime>,
@@ -86,7 +87,7 @@ impl Source {
     pub(crate) fn diffusion(
         file: &Arc<Checkpoint>,
         found: &Detected,
-        cast: Option<Cast>,
+        cast: Option<DType>,
         placing: Placing,
     ) -> Result<Source> {
         let part = found.part(Role::Diffusion, "a diffusion model")?;
@@ -139,7 +140,7 @@ impl Source {
         file: &Arc<Checkpoint>,
         network: Network,
         part: &Part,
-        cast: Option<Cast>,
+        cast: Option<DType>,
         placing: Placing,
     ) -> Source {
         Source {
@@ -160,12 +161,27 @@ impl Source {
             .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// What the network needs, of its file as it is or as it is cast. The size says how long blocks take.
+    /// What the network needs, its weights as they are or cast on their way. The size says how long blocks take.
     pub(crate) fn manifest(&self, size: WorkSize) -> Result<Manifest> {
+        let manifest = self.manifest_of(&self.file, size)?;
+        // A file whose weights have scales beside them is 8 bits wide already.
+        let scaled = || self.file.entries().iter().any(|entry| self.file.is_companion(entry));
         match self.cast {
-            Some(cast) => self.manifest_of(&*cast.apply(&self.file)?, size),
-            None => self.manifest_of(&self.file, size),
+            Some(dtype) if !scaled() => manifest.kept_as(dtype).map_err(|error| self.cannot_cast(error)),
+            _ => Ok(manifest),
         }
+    }
+
+    /// Why the weights cannot be cast, by the names that the file has.
+    fn cannot_cast(&self, error: residency::Error) -> Error {
+        let residency::Error::CannotCast { weight, encoding, to, .. } = error else { return error.into() };
+        Error::Told(format!(
+            "{}: {}{weight} is stored as {encoding}, which cannot be cast to {}; load it with the weight_dtype \
+             \"default\"",
+            self.file.path().display(),
+            self.prefix,
+            to.name().to_uppercase(),
+        ))
     }
 
     fn manifest_of(&self, file: &Checkpoint, size: WorkSize) -> Result<Manifest> {

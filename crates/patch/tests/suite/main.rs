@@ -6,6 +6,7 @@ mod files;
 mod fixture;
 mod formats;
 mod golden;
+mod merge;
 mod reference;
 mod robustness;
 mod sets;

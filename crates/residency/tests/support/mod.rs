@@ -78,6 +78,7 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
         let entry = checkpoint.entry(&name).unwrap();
         WeightSpec {
             encoding: entry.encoding(),
+            kept_as: entry.encoding(),
             shape: *entry.shape(),
             bytes: checkpoint.entry_bytes(entry),
             scale: None,

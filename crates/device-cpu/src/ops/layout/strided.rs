@@ -19,7 +19,7 @@ const TILE: usize = 32;
 const SPAN: usize = 8 * TILE;
 
 /// The bytes of an output, which several threads write in distinct places.
-pub(super) struct Place<'a> {
+pub(crate) struct Place<'a> {
     start: *mut u8,
     len: usize,
     _output: PhantomData<&'a Operand>,
@@ -30,7 +30,7 @@ unsafe impl Sync for Place<'_> {}
 
 impl<'a> Place<'a> {
     /// Of the output of a call whose access is held.
-    pub(super) fn of(out: &'a Operand) -> Result<Place<'a>> {
+    pub(crate) fn of(out: &'a Operand) -> Result<Place<'a>> {
         let buffer = out.buffer();
         let base = buffer.memory().host_pointer().ok_or_else(|| Error::Device {
             device: buffer.device(),
@@ -43,7 +43,7 @@ impl<'a> Place<'a> {
     }
 
     /// Number of bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -52,7 +52,7 @@ impl<'a> Place<'a> {
     /// # Safety
     /// While the part is in use, no other part may overlap it.
     #[allow(clippy::mut_from_ref, reason = "the caller promises that parts are apart")]
-    pub(super) unsafe fn part(&self, at: usize, len: usize) -> &mut [u8] {
+    pub(crate) unsafe fn part(&self, at: usize, len: usize) -> &mut [u8] {
         assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
         // SAFETY: inside the output, as just checked; the caller keeps other parts apart.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }

@@ -150,7 +150,13 @@ fn matmul_follows_transposed_sliced_and_repeated_views() {
         let left = bench.tensor(&[2, m, heads, k], &a).permute(&[0, 2, 1, 3]).unwrap();
         let right = bench.tensor(&[2, n, heads, k], &b).permute(&[0, 2, 3, 1]).unwrap();
         let out = bench.tensor(&[2, m, heads, n], &vec![f32::NAN; 2 * m * heads * n]);
-        let call = Matmul { a: left, b: right, alpha: 0.5, out: out.permute(&[0, 2, 1, 3]).unwrap() };
+        let call = Matmul {
+            a: left,
+            b: right,
+            alpha: 0.5,
+            accumulate: false,
+            out: out.permute(&[0, 2, 1, 3]).unwrap(),
+        };
         let value = |i: usize| -> f64 {
             let (image, row, head, column) = (i / (m * heads * n), i / (heads * n) % m, i / n % heads, i % n);
             let (x, y) = (((image * m + row) * heads + head) * k, ((image * n + column) * heads + head) * k);
@@ -168,7 +174,7 @@ fn matmul_follows_transposed_sliced_and_repeated_views() {
             (0..k).map(|i| at(&a, (image * k + i) * m + row) * at(&b, i * n + column)).sum()
         };
         let want: Vec<f64> = (0..2 * m * n).map(value).collect();
-        let call = Matmul { a: left, b: right, alpha: 1.0, out };
+        let call = Matmul { a: left, b: right, alpha: 1.0, accumulate: false, out };
         assert_near(&format!("transposed {m}x{n}x{k}"), &bench.run(call), &want);
     }
 }
@@ -198,6 +204,62 @@ fn products_do_not_depend_on_threads() {
     same_in_every_pool(|| {
         let (a, b) = (bench.tensor(&[6, 90, 300], &a), bench.tensor(&[6, 300, 80], &b));
         let out = bench.tensor(&[6, 90, 80], &vec![f32::NAN; 6 * 90 * 80]);
-        bench.run(Matmul { a, b, alpha: 1.0, out })
+        bench.run(Matmul { a, b, alpha: 1.0, accumulate: false, out })
     });
+}
+
+/// The bits of a product and a sum one after the other, for matrices and batches of them, whatever the strides.
+#[test]
+fn a_product_added_to_its_output_is_a_product_and_a_sum() {
+    let bench = Bench::new();
+    for [b, m, n, k] in [[1, 1, 1, 1], [1, 300, 70, 64], [3, 40, 33, 9], [2, 7, 2000, 400]] {
+        let values = [12, 13, 14].map(|seed| testkit::random_normal(seed, b * (m + n) * (k + n + m)));
+        let a = bench.tensor(&[b, m, k], &values[0][..b * m * k]);
+        let w = bench.tensor(&[b, k, n], &values[1][..b * k * n]);
+        let product = bench.tensor(&[b, m, n], &vec![f32::NAN; b * m * n]);
+        let apart = Matmul { a: a.clone(), b: w.clone(), alpha: 0.3, accumulate: false, out: product };
+        let want: Vec<f32> = bench.run(apart).iter().zip(&values[2]).map(|(p, v)| v + p).collect();
+        let out = bench.tensor(&[b, m, n], &values[2][..b * m * n]);
+        let got = bench.run(Matmul { a: a.clone(), b: w.clone(), alpha: 0.3, accumulate: true, out });
+        assert!(got.iter().zip(&want).all(|(g, w)| g.to_bits() == w.to_bits()), "{b} of {m}x{n}x{k}");
+        // Some rows of a wider output.
+        let wide = bench.tensor(&[b, m + 2, n + 3], &vec![1.0; b * (m + 2) * (n + 3)]);
+        let out = wide.slice(1, 1, m).unwrap().slice(2, 2, n).unwrap();
+        let got = bench.run(Matmul { a, b: w, alpha: 0.3, accumulate: true, out });
+        let inside =
+            |i: usize| (1..=m).contains(&(i / (n + 3) % (m + 2))) && (2..n + 2).contains(&(i % (n + 3)));
+        assert!(got.iter().enumerate().all(|(i, v)| inside(i) || *v == 1.0));
+        assert!(got.iter().enumerate().any(|(i, v)| inside(i) && *v != 1.0));
+    }
+}
+
+/// A weight of 16 bits gets the sum, rounded once.
+#[test]
+fn a_product_is_added_to_weights_of_16_bits() {
+    let device = Device::new(Arc::new(CpuBackend::new()), 1 << 30);
+    let [m, n, k] = [50, 70, 24];
+    for dtype in [DType::BF16, DType::F16] {
+        let encoding = Encoding::from(dtype);
+        let stored = |seed: u64, dims: [usize; 2]| {
+            let bytes = testkit::encode(encoding, &testkit::random_normal(seed, dims[0] * dims[1])).unwrap();
+            let values = testkit::decode(encoding, &bytes).unwrap();
+            (Operand::new(device.upload(&bytes).unwrap(), encoding, dims, 0).unwrap(), values)
+        };
+        let ((a, left), (b, right), (out, before)) =
+            (stored(1, [m, k]), stored(2, [k, n]), stored(3, [m, n]));
+        let call = Matmul { a, b, alpha: 0.125, accumulate: true, out: out.clone() };
+        device.compute_stream().unwrap().launch(&call.into()).unwrap();
+        let mut bytes = vec![0; m * n * 2];
+        device.compute_stream().unwrap().read(&out.span(), &mut bytes).unwrap();
+        let got = testkit::decode(encoding, &bytes).unwrap();
+        let value = |i: usize| -> f64 {
+            let sum: f64 = (0..k).map(|l| at(&left, i / n * k + l) * at(&right, l * n + i % n)).sum();
+            at(&before, i) + 0.125 * sum
+        };
+        let want: Vec<f32> = (0..m * n).map(|i| value(i) as f32).collect();
+        let want = testkit::decode(encoding, &testkit::encode(encoding, &want).unwrap()).unwrap();
+        // A sum that lies between two values may be rounded either way, depending on its order.
+        let other = got.iter().zip(&want).filter(|(g, w)| g != w).count();
+        assert!(other < m * n / 100, "{dtype}: {other} of {} values differ", m * n);
+    }
 }
