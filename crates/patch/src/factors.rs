@@ -67,9 +67,7 @@ impl Factors {
     pub(crate) fn tensor(&self, lane: &Lane, factor: &Factor) -> Result<Tensor> {
         let stored = match self.0.get(&factor.id()) {
             Some(stored) => stored.clone(),
-            None => {
-                Weight::upload(lane.device(), factor.encoding(), *factor.stored_shape(), factor.bytes())?
-            }
+            None => Weight::upload(lane.device(), factor.encoding(), *factor.stored_shape(), factor.bytes())?,
         };
         Ok(lane.unpack(&stored)?.reshape(*factor.shape())?)
     }

@@ -87,14 +87,15 @@ impl LoadedModel {
         id: ModelId,
         manifest: Manifest,
         plan: Plan,
-        source: HostSource,
+        devices: &Registry,
         options: LoadOptions,
     ) -> Result<LoadedModel> {
+        let source = HostSource::of(&plan, devices)?;
         let LoadOptions { retention, dtype, .. } = options;
         let state = State { retention, staged: None, patches: PatchSet::new(), last_used: SystemTime::now() };
         Ok(LoadedModel {
             id,
-            needs: Needs::of(&manifest, &plan, source)?,
+            needs: Needs::of(&manifest, &plan, source, devices)?,
             manifest,
             plan,
             dtype,

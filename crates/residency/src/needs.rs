@@ -46,8 +46,13 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Of a model under a plan.
-    pub(crate) fn of(manifest: &Manifest, plan: &Plan, source: HostSource) -> Result<Needs> {
+    /// Of a model under a plan: what the devices' allocations really take.
+    pub(crate) fn of(
+        manifest: &Manifest,
+        plan: &Plan,
+        source: HostSource,
+        devices: &Registry,
+    ) -> Result<Needs> {
         if plan.blocks.len() != manifest.blocks().len() {
             return Err(Error::PlanMismatch {
                 name: manifest.name().to_owned(),
@@ -55,24 +60,33 @@ impl Needs {
                 blocks: manifest.blocks().len(),
             });
         }
-        let mut needs = Needs { once: waiting(manifest, plan), ..Needs::default() };
+        let taken = |device: DeviceId, bytes: usize| -> Result<u64> {
+            Ok(devices.get(device)?.allocation_bytes(bytes))
+        };
+        let mut needs = Needs::default();
+        for (device, bytes) in waiting(manifest, plan) {
+            needs.once.insert(device, taken(device, bytes as usize)?);
+        }
         let mut largest = 0;
         for (index, block) in plan.blocks.iter().enumerate() {
-            let bytes = BlockLayout::new(manifest, index).len() as u64;
+            let bytes = BlockLayout::new(manifest, index).len();
             let streamed = block.mode == BlockMode::Streamed;
-            if block.home.kind != DeviceKind::Cpu {
-                *needs.kept.entry(block.home).or_default() += bytes;
+            let on_host = block.home.kind == DeviceKind::Cpu;
+            if !on_host || (manifest.is_cast(index) && !streamed) {
+                *needs.kept.entry(block.home).or_default() += taken(block.home, bytes)?;
             } else if manifest.is_cast(index) || (source == HostSource::Copy && streamed) {
-                *needs.kept.entry(DeviceId::CPU).or_default() += bytes;
+                // Pinned memory is taken as it is asked for.
+                *needs.kept.entry(DeviceId::CPU).or_default() += bytes as u64;
             } else {
-                needs.mapped += bytes;
+                needs.mapped += bytes as u64;
             }
             if streamed {
                 largest = largest.max(bytes);
             }
         }
         if let Some(ring) = &plan.ring {
-            *needs.kept.entry(plan.compute).or_default() += ring.slots as u64 * largest;
+            let slot = taken(plan.compute, largest)?;
+            *needs.kept.entry(plan.compute).or_default() += ring.slots as u64 * slot;
         }
         Ok(needs)
     }
@@ -101,9 +115,8 @@ pub(crate) fn waiting(manifest: &Manifest, plan: &Plan) -> Bytes {
 
 /// Bytes of host memory that a plan casts weights into.
 pub(crate) fn cast_on_host(manifest: &Manifest, plan: &Plan) -> u64 {
-    let cast = |(index, block): &(usize, &BlockPlan)| {
-        block.home.kind == DeviceKind::Cpu && manifest.is_cast(*index)
-    };
+    let cast =
+        |(index, block): &(usize, &BlockPlan)| block.home.kind == DeviceKind::Cpu && manifest.is_cast(*index);
     let blocks = plan.blocks.iter().enumerate().filter(cast);
     blocks.map(|(index, _)| BlockLayout::new(manifest, index).len() as u64).sum()
 }
@@ -157,13 +170,14 @@ pub(crate) fn patch_bytes(spec: &WeightSpec, copies: Copies, lane: &Lane, patche
     if patches.is_empty() {
         return Ok(0);
     }
-    Ok(match (Way::of(spec, lane), copies) {
+    let bytes = match (Way::of(spec, lane), copies) {
+        (Way::Merged, Copies::Resident) => return Ok(0),
         (Way::Merged, Copies::Streamed) => Merge::bytes_for(lane.device(), spec.kept_as, patches)?,
         (Way::Merged, Copies::Mapped) => spec.kept_bytes() as u64,
-        (Way::Merged, Copies::Resident) => 0,
         (Way::Beside, _) => Beside::bytes_for(lane.dtype(), patches),
         (Way::Instead, _) => (spec.shape.count() * DType::F32.bytes()) as u64,
-    })
+    };
+    Ok(lane.device().allocation_bytes(bytes as usize))
 }
 
 /// Bytes that a set takes on a device if every block computes there and is streamed to it, or lies in the mapped file if

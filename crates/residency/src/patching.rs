@@ -284,7 +284,8 @@ pub(crate) fn merge_exactly(lane: &Lane, weight: &Weight, patches: &[Patch]) -> 
 
 /// A buffer out of what was promised, as far as it reaches.
 fn allocate(device: &Device, reserved: &mut Reserved, bytes: usize) -> device::Result<Buffer> {
-    match reserved.get_mut(&device.id()).filter(|reservation| reservation.bytes() >= bytes as u64) {
+    let wanted = device.allocation_bytes(bytes);
+    match reserved.get_mut(&device.id()).filter(|reservation| reservation.bytes() >= wanted) {
         Some(reservation) => device.allocate_from(reservation, bytes),
         None => device.allocate(bytes),
     }

@@ -110,9 +110,8 @@ impl Staged {
         match (&self.blocks[block], &self.ring) {
             (StagedBlock::Resident { weights, .. }, _) => {
                 let first = manifest.blocks()[block].weights.start;
-                let own = |(place, weight): (usize, &Weight)| {
-                    patching.own(first + place).unwrap_or(weight).clone()
-                };
+                let own =
+                    |(place, weight): (usize, &Weight)| patching.own(first + place).unwrap_or(weight).clone();
                 Ok((weights.iter().enumerate().map(own).collect(), None))
             }
             (StagedBlock::Streamed { position }, Some(ring)) => {
@@ -209,7 +208,8 @@ pub(crate) fn lanes(
         if !lanes.contains_key(&block.runs_on) {
             let device = devices.get(block.runs_on)?;
             // A device that has not the type computes in f32.
-            let lane = dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
+            let lane =
+                dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
             lanes.insert(block.runs_on, lane);
         }
     }
@@ -285,8 +285,7 @@ impl Staging<'_> {
         pinned: Option<&PinnedFiles>,
     ) -> Result<HostBlock> {
         let host = self.devices.get(DeviceId::CPU)?;
-        let (specs, reserved) =
-            (self.manifest.weights_of(index), self.reserved.get_mut(&DeviceId::CPU));
+        let (specs, reserved) = (self.manifest.weights_of(index), self.reserved.get_mut(&DeviceId::CPU));
         Ok(HostBlock::new((specs, layout), (compute, host), self.source, pinned, reserved)?)
     }
 

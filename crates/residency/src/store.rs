@@ -13,7 +13,7 @@ use tensor::Lane;
 use crate::claim::{self, ModelClaim, Models, Reference};
 use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
-use crate::needs::{self, Bytes, HostSource};
+use crate::needs::{self, Bytes};
 use crate::patching::Reserved;
 use crate::session::{Cancel, Session};
 use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, StepProfile};
@@ -99,9 +99,8 @@ impl Residency {
     /// Registers a model under a plan. Its copies are made when it is first opened. A plan that asks for
     /// more than a device's budget is refused here, before any byte moves.
     pub fn load(&self, manifest: Manifest, plan: Plan, options: LoadOptions) -> Result<ModelId> {
-        let source = HostSource::of(&plan, &self.devices)?;
         let (id, compute) = (ModelId(self.next_id.fetch_add(1, Ordering::Relaxed)), plan.compute);
-        let model = LoadedModel::new(id, manifest, plan, source, options)?;
+        let model = LoadedModel::new(id, manifest, plan, &self.devices, options)?;
         for (device, bytes) in &model.needs().kept {
             let report = self.devices.get(*device)?.ledger().report();
             if *bytes > report.budget {

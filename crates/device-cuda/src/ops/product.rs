@@ -316,6 +316,9 @@ pub(crate) fn matmul_scratch(call: &op::Matmul) -> u64 {
     let Some(dtype) = call.a.dtype() else { return 0 };
     let r = call.a.rank();
     let (m, k, n) = (call.a.dim(r - 2), call.a.dim(r - 1), call.b.dim(r - 1));
+    if k == 0 {
+        return 0;
+    }
     let copy = |operand: &Operand, rows: usize, columns: usize| {
         side_of(operand, rows, columns).is_none().then(|| copy_bytes(operand, dtype))
     };

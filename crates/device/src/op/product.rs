@@ -123,4 +123,11 @@ impl Operation for Matmul {
     fn flops(&self) -> u64 {
         2 * self.out.count() as u64 * self.a.shape().last() as u64
     }
+
+    /// What a product is added to is read, too.
+    fn bytes(&self) -> u64 {
+        let read = self.a.stored_bytes() + self.b.stored_bytes();
+        let times = if self.accumulate { 2 } else { 1 };
+        read + times * self.out.stored_bytes()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Backend, Description, Device, Ledger, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind};
+use device::{Backend, Description, Device, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding, Shape};
 use patch::{Beside, Error, KeyMap, Merge, Patch, PatchFile, PatchSet, apply, merge_stored};
@@ -111,13 +111,18 @@ const QKV: &str = "double_blocks.0.img_attn.qkv.weight";
 fn loras(rank: usize, columns: usize, rows: usize) -> [Vec<Stored>; 2] {
     let whole = "lora_unet_double_blocks_0_img_attn_qkv";
     let both = |key: &str, rows: usize, [up, down]: [&str; 2]| {
-        vec![random(&format!("{key}.{up}.weight"), &[rows, rank]), random(&format!("{key}.{down}.weight"), &[rank, columns])]
+        vec![
+            random(&format!("{key}.{up}.weight"), &[rows, rank]),
+            random(&format!("{key}.{down}.weight"), &[rank, columns]),
+        ]
     };
     let mut kohya = both(whole, 3 * rows, ["lora_up", "lora_down"]);
     kohya.push(number(&format!("{whole}.alpha"), 0.3 * rank as f32));
     let parts = ["to_q", "to_k", "to_v"]
         .iter()
-        .flat_map(|part| both(&format!("transformer.transformer_blocks.0.attn.{part}"), rows, ["lora_B", "lora_A"]))
+        .flat_map(|part| {
+            both(&format!("transformer.transformer_blocks.0.attn.{part}"), rows, ["lora_B", "lora_A"])
+        })
         .collect();
     [kohya, parts]
 }
