@@ -1,6 +1,7 @@
 //! Simulated accelerators: another backend's memory and kernels under an id, a budget and a link of
 //! their own, so that multi-device behaviour can be tried on a laptop. Always labelled as simulation.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,6 +50,14 @@ impl FromStr for SimSpec {
             return Err(error());
         }
         Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s })
+    }
+}
+
+impl fmt::Display for SimSpec {
+    /// The text that says the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}b@{}mbps", self.memory, self.link_bytes_per_s / 1e6)?;
+        self.flops_per_s.map_or(Ok(()), |flops| write!(f, "@{}gflops", flops / 1e9))
     }
 }
 
@@ -254,6 +263,10 @@ mod tests {
             ["", "8gb", "8gb@", "8gb@0gbps", "8gb@-1gbps", "0gb@1gbps", "8gb@1gbps@3", "8gb@1gbps@1tflops@1"]
         {
             assert!(text.parse::<SimSpec>().is_err(), "{text}");
+        }
+        for text in ["8gb@12gbps", "100mb@50mbps@20gflops", "1b@1.5gbps@2tflops"] {
+            let spec: SimSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string().parse(), Ok(spec), "{spec}");
         }
     }
 }
