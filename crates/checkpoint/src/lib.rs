@@ -46,6 +46,7 @@ mod safetensors;
 mod shard_name;
 mod siblings;
 mod source;
+mod writing;
 
 pub use checkpoint::{Checkpoint, Format, MAX_ENTRIES, MAX_SHARDS, Shard};
 pub use entry::{Entry, MAX_NAME_BYTES};
@@ -60,3 +61,4 @@ pub use metadata::{Metadata, Value};
 pub use refusal::Refusal;
 pub use safetensors::MAX_SAFETENSORS_HEADER_BYTES;
 pub use source::Advice;
+pub use writing::{NewTensor, SafetensorsHead};

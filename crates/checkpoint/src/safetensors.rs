@@ -24,7 +24,7 @@ pub const MAX_SAFETENSORS_HEADER_BYTES: u64 = 100_000_000;
 pub(crate) const LENGTH_BYTES: usize = 8;
 
 /// The header field that holds text about the file instead of a tensor.
-const METADATA_FIELD: &str = "__metadata__";
+pub(crate) const METADATA_FIELD: &str = "__metadata__";
 
 /// Reads the header of a file that was recognised as safetensors.
 pub(crate) fn parse(source: &Arc<Source>, file: u32) -> Result<Parsed, Error> {
@@ -62,26 +62,33 @@ fn header_bytes(source: &Source) -> Result<&[u8], Error> {
     rest.get(..length as usize).ok_or_else(|| truncated(Some(length + LENGTH_BYTES as u64)))
 }
 
+/// The names that safetensors has for element types.
+const DTYPES: [(&str, DType); 15] = [
+    ("F64", DType::F64),
+    ("F32", DType::F32),
+    ("F16", DType::F16),
+    ("BF16", DType::BF16),
+    ("F8_E4M3", DType::F8E4M3),
+    ("F8_E5M2", DType::F8E5M2),
+    ("I64", DType::I64),
+    ("I32", DType::I32),
+    ("I16", DType::I16),
+    ("I8", DType::I8),
+    ("U64", DType::U64),
+    ("U32", DType::U32),
+    ("U16", DType::U16),
+    ("U8", DType::U8),
+    ("BOOL", DType::Bool),
+];
+
 /// The element type that a safetensors dtype names.
 fn dtype(name: &str) -> Option<DType> {
-    Some(match name {
-        "F64" => DType::F64,
-        "F32" => DType::F32,
-        "F16" => DType::F16,
-        "BF16" => DType::BF16,
-        "F8_E4M3" => DType::F8E4M3,
-        "F8_E5M2" => DType::F8E5M2,
-        "I64" => DType::I64,
-        "I32" => DType::I32,
-        "I16" => DType::I16,
-        "I8" => DType::I8,
-        "U64" => DType::U64,
-        "U32" => DType::U32,
-        "U16" => DType::U16,
-        "U8" => DType::U8,
-        "BOOL" => DType::Bool,
-        _ => return None,
-    })
+    DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
+}
+
+/// The name that safetensors has for an element type.
+pub(crate) fn dtype_name(dtype: DType) -> Option<&'static str> {
+    DTYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
 }
 
 /// What the visitors have read so far. JSON errors carry only text, so a typed error waits in `refused`.

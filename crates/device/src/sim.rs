@@ -3,6 +3,7 @@
 
 mod rounding;
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,6 +58,15 @@ impl FromStr for SimSpec {
             return Err(error());
         }
         Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s, activation })
+    }
+}
+
+impl fmt::Display for SimSpec {
+    /// The text that says the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}b@{}mbps", self.memory, self.link_bytes_per_s / 1e6)?;
+        self.flops_per_s.map_or(Ok(()), |flops| write!(f, "@{}gflops", flops / 1e9))?;
+        self.activation.map_or(Ok(()), |dtype| write!(f, "@{dtype}"))
     }
 }
 
@@ -302,6 +312,10 @@ mod tests {
             "8gb@1gbps@1tflops@f16@f16",
         ] {
             assert!(text.parse::<SimSpec>().is_err(), "{text}");
+        }
+        for text in ["8gb@12gbps", "100mb@50mbps@20gflops", "1b@1.5gbps@2tflops@f16"] {
+            let spec: SimSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string().parse(), Ok(spec), "{spec}");
         }
     }
 }

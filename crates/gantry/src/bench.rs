@@ -5,6 +5,7 @@ mod flux;
 mod load;
 mod ops;
 mod residency;
+mod served;
 mod server;
 mod torch;
 
@@ -23,6 +24,7 @@ pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         BenchCase::Load => load::run(machine, args),
         BenchCase::Ops => ops::run(machine, args),
         BenchCase::Residency => residency::run(machine, args),
+        BenchCase::Served => served::run(machine, args),
         BenchCase::Server => server::run(machine, args),
     }
 }

@@ -331,6 +331,12 @@ pub(crate) struct BenchArgs {
     /// The model file of `bench load`; one of FLUX's shape is written if none is named
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// The model that `bench served` serves
+    #[arg(long, value_enum, default_value = "12b", value_name = "SHAPE")]
+    pub(crate) shape: ServedShape,
+    /// Steps of each job of `bench served`; the median of all but the first counts
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = steps())]
+    pub(crate) steps: usize,
     /// How many clients of `bench server` post prompts at once
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(crate) clients: usize,
@@ -363,8 +369,20 @@ pub(crate) enum BenchCase {
     Load,
     /// Streaming on a metered simulated device, and memory over many loads and frees
     Residency,
+    /// Steps of a FLUX-shaped model as people get them: workflows over HTTP, resident, offloaded, patched, cast, split
+    Served,
     /// The server as a program: start, memory, prompts, nodes whose outputs are known
     Server,
+}
+
+/// How large the model of `bench served` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ServedShape {
+    /// FLUX.1 as it was published: 12 billion weights, 24 GB, a picture of 1024 by 1024
+    #[value(name = "12b")]
+    Full,
+    /// One that two CPU cores can run
+    Small,
 }
 
 #[cfg(test)]

@@ -102,9 +102,44 @@ pub(crate) fn cached_share(file: &File, offset: u64, bytes: u64) -> Option<f64> 
 
 /// Bytes of memory that a process occupies.
 pub(crate) fn resident_bytes(process: u32) -> Option<u64> {
+    process_memory(process).map(|memory| memory.resident_bytes)
+}
+
+/// The memory of a process by what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct ProcessMemory {
+    /// All of it.
+    pub(crate) resident_bytes: u64,
+    /// Nobody else's, and in no file.
+    pub(crate) private_bytes: u64,
+    /// Pages of mapped files, which the system may take back.
+    pub(crate) file_bytes: u64,
+    /// Shared memory, and files of a file system that is kept in memory.
+    pub(crate) shared_bytes: u64,
+    /// Locked or pinned, as far as the system counts it.
+    pub(crate) pinned_bytes: u64,
+}
+
+/// The memory of a process, where the system tells it.
+pub(crate) fn process_memory(process: u32) -> Option<ProcessMemory> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    kibibytes.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
+    let bytes = |field: &str| {
+        let rest = status.lines().find_map(|line| line.strip_prefix(field))?;
+        rest.trim_start_matches(':')
+            .trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1024)
+    };
+    Some(ProcessMemory {
+        resident_bytes: bytes("VmRSS")?,
+        private_bytes: bytes("RssAnon")?,
+        file_bytes: bytes("RssFile")?,
+        shared_bytes: bytes("RssShmem")?,
+        pinned_bytes: bytes("VmLck")?.saturating_add(bytes("VmPin")?),
+    })
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -120,6 +155,8 @@ mod tests {
         assert!(refuses_writing(Path::new("/proc/no such folder")).is_some());
         assert!(lock_limit().is_some());
         assert!(resident_bytes(std::process::id()).unwrap() > 1 << 20);
+        let memory = process_memory(std::process::id()).unwrap();
+        assert!(memory.private_bytes > 0 && memory.private_bytes < memory.resident_bytes, "{memory:?}");
         let path = dir.path().join("file");
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
         let file = File::open(&path).unwrap();

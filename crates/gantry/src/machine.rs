@@ -98,6 +98,11 @@ impl Machine {
         self.simulated.get(usize::from(id.ordinal)).copied().filter(|_| is_simulated)
     }
 
+    /// What all simulated devices were said to have, in their order.
+    pub(crate) fn all_simulated(&self) -> &[SimSpec] {
+        &self.simulated
+    }
+
     /// Why there are no GPUs, if there are none.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::{JobEvent, Progress};
 use graph::Identity;
@@ -15,6 +15,8 @@ use serde::Serialize;
 pub(crate) const JOBS: usize = 200;
 /// Nodes that are remembered of one job: those that took longest.
 const NODES: usize = 100;
+/// Steps of one node that its median is taken of: the latest.
+const STEPS: usize = 512;
 
 /// What the latest jobs took.
 #[derive(Debug, Default)]
@@ -81,6 +83,10 @@ struct NodeStats {
     steps: u64,
     /// Between its first and its last tick, per tick.
     seconds_per_step: Option<f64>,
+    /// The median time between two ticks.
+    median_seconds_per_step: Option<f64>,
+    /// From its start to its first tick: what it waited for before its first step, and that step.
+    first_step_seconds: Option<f64>,
 }
 
 /// The job that runs now.
@@ -130,11 +136,36 @@ struct OpenNode {
     first_tick: Option<Instant>,
     last_tick: Option<Instant>,
     ticks: u64,
+    /// The latest times between two ticks.
+    steps: VecDeque<Duration>,
     value: f64,
     max: f64,
 }
 
 impl OpenNode {
+    fn tick(&mut self, progress: &Progress, at: Instant) {
+        (self.value, self.max) = (progress.value, progress.max);
+        self.first_tick.get_or_insert(at);
+        if let Some(last) = self.last_tick {
+            if self.steps.len() == STEPS {
+                self.steps.pop_front();
+            }
+            self.steps.push_back(at.saturating_duration_since(last));
+        }
+        self.last_tick = Some(at);
+        self.ticks += 1;
+    }
+
+    fn median_seconds_per_step(&self) -> Option<f64> {
+        let mut steps: Vec<Duration> = self.steps.iter().copied().collect();
+        steps.sort_unstable();
+        steps.get(steps.len() / 2).map(Duration::as_secs_f64)
+    }
+
+    fn first_step_seconds(&self) -> Option<f64> {
+        self.first_tick.map(|first| first.saturating_duration_since(self.since).as_secs_f64())
+    }
+
     fn seconds_per_step(&self) -> Option<f64> {
         let (first, last) = self.first_tick.zip(self.last_tick).filter(|_| self.ticks > 1)?;
         Some(last.duration_since(first).as_secs_f64() / (self.ticks - 1) as f64)
@@ -254,17 +285,16 @@ impl Running {
             first_tick,
             last_tick,
             ticks: 0,
+            steps: VecDeque::new(),
             value: 0.0,
             max: 0.0,
         });
     }
 
     fn tick(&mut self, progress: &Progress, at: Instant) {
-        if let Some(node) = self.open.iter_mut().find(|node| node.identity.node == progress.identity.node) {
-            (node.value, node.max) = (progress.value, progress.max);
-            node.first_tick.get_or_insert(at);
-            node.last_tick = Some(at);
-            node.ticks += 1;
+        let ticking = self.open.iter_mut().find(|node| node.identity.node == progress.identity.node);
+        if let Some(node) = ticking {
+            node.tick(progress, at);
         }
     }
 
@@ -280,6 +310,8 @@ impl Running {
             seconds: at.duration_since(node.since).as_secs_f64(),
             steps: node.ticks,
             seconds_per_step: node.seconds_per_step(),
+            median_seconds_per_step: node.median_seconds_per_step(),
+            first_step_seconds: node.first_step_seconds(),
         });
         if self.nodes.len() >= 2 * NODES {
             self.keep_longest();
@@ -332,8 +364,6 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use engine::Message;
     use graph::Literal;
 
@@ -364,29 +394,37 @@ mod tests {
         let message = Message { name: "execution_start".to_owned(), data: Literal::Null };
         stats.record(at(0), &id, &JobEvent::Message(message), Some(&totals(4, 100)));
         stats.record(at(1), &id, &JobEvent::Started(identity()), None);
-        for second in [2, 5, 8] {
+        for second in [2, 4, 8, 11] {
             let tick =
                 Progress { identity: identity(), value: 1.0, max: 3.0, picture: None, is_plain: false };
             stats.record(at(second), &id, &JobEvent::Progress(tick), None);
         }
-        let now = serde_json::to_value(stats.running(at(8), &totals(5, 120))).unwrap();
+        let now = serde_json::to_value(stats.running(at(11), &totals(5, 120))).unwrap();
         assert_eq!(
             (&now["seconds"], &now["streamed_bytes"], &now["nodes_done"]),
-            (&8.0.into(), &20.into(), &0.into())
+            (&11.0.into(), &20.into(), &0.into())
         );
         let node = &now["nodes"][0];
-        assert_eq!((&node["value"], &node["max"], &node["seconds"]), (&1.0.into(), &3.0.into(), &7.0.into()));
+        assert_eq!(
+            (&node["value"], &node["max"], &node["seconds"]),
+            (&1.0.into(), &3.0.into(), &10.0.into())
+        );
         assert_eq!(node["seconds_per_step"], 3.0);
-        stats.record(at(9), &id, &JobEvent::Finished(identity()), None);
-        stats.record(at(10), &id, &JobEvent::Ended { last: None }, Some(&totals(6, 150)));
-        assert!(stats.running(at(11), &Totals::default()).is_none());
+        stats.record(at(12), &id, &JobEvent::Finished(identity()), None);
+        stats.record(at(13), &id, &JobEvent::Ended { last: None }, Some(&totals(6, 150)));
+        assert!(stats.running(at(14), &Totals::default()).is_none());
         assert!(stats.latest(0).is_empty());
         let shown = serde_json::to_value(stats.latest(JOBS)).unwrap();
-        assert_eq!(shown[0]["seconds"], 10.0);
+        assert_eq!(shown[0]["seconds"], 13.0);
         assert_eq!(shown[0]["streamed_bytes"], 50);
         assert_eq!(shown[0]["streamed_blocks"], 2);
-        assert_eq!(shown[0]["nodes"][0]["seconds"], 8.0);
-        assert_eq!(shown[0]["nodes"][0]["seconds_per_step"], 3.0);
+        let node = &shown[0]["nodes"][0];
+        assert_eq!((&node["seconds"], &node["seconds_per_step"]), (&11.0.into(), &3.0.into()));
+        // Steps of 2, 4 and 3 seconds after a first one of 1.
+        assert_eq!(
+            (&node["median_seconds_per_step"], &node["first_step_seconds"]),
+            (&3.0.into(), &1.0.into())
+        );
         assert_eq!(shown[0]["nodes"][0]["class"], "KSampler");
     }
 

@@ -15,10 +15,15 @@ pub struct ScratchDir {
 impl ScratchDir {
     /// Makes a folder in the system's place for temporary files.
     pub fn new() -> Result<ScratchDir, Error> {
+        ScratchDir::within(&env::temp_dir())
+    }
+
+    /// Makes a folder in another one.
+    pub fn within(folder: &Path) -> Result<ScratchDir, Error> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = env::temp_dir().join(format!("gantry-test-{}-{number}", process::id()));
+            let path = folder.join(format!("gantry-test-{}-{number}", process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(ScratchDir { path }),
                 // An earlier process with the same id left one behind.

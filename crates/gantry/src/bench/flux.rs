@@ -121,6 +121,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             card: machine.cuda(device.id()),
             path: &path,
             pixels: PIXELS,
+            text: TEXT,
             link,
             peer,
             profiles: args.profile.as_deref().map(|folder| (folder, format)),
@@ -177,6 +178,27 @@ pub(super) fn write_model(dir: &Path, format: &str, [double, single]: [usize; 2]
     Ok(Manifest::parse(&manifest.to_string())?.write_to(dir)?)
 }
 
+/// The seconds of a step of a model file with all of it on a device, at so many pixels and text tokens.
+pub(super) fn resident_step(
+    machine: &Machine,
+    device: DeviceId,
+    path: &Path,
+    (pixels, text): (usize, usize),
+) -> Result<f64> {
+    let bench = Bench {
+        devices: machine.registry(),
+        compute: device,
+        card: None,
+        path,
+        pixels,
+        text,
+        link: 1e10,
+        peer: None,
+        profiles: None,
+    };
+    Ok(bench.measure("", 1e12)?.step_s)
+}
+
 /// A FLUX model in a session, and what it is given.
 struct Loaded {
     flux: Flux,
@@ -186,13 +208,19 @@ struct Loaded {
 
 impl Loaded {
     /// Evaluates the model once on fixed inputs; the result stays on its device.
-    fn evaluate(&self, pixels: usize) -> Result<tensor::Tensor> {
+    fn evaluate(&self, pixels: usize, text: usize) -> Result<tensor::Tensor> {
         let lane = self.session.lane()?;
         let side = pixels / 8;
         let latent = lane.tensor([1, 16, side, side], &random_normal(1, 16 * side * side))?;
-        let context = lane.tensor([1, TEXT, 4096], &random_normal(2, TEXT * 4096))?;
-        let pooled = lane.tensor([1, 768], &random_normal(3, 768))?;
+        let (context, pooled) = self.text(lane, text)?;
         self.evaluate_on(&latent, &context, &pooled)
+    }
+
+    /// A prompt of so many tokens, and the same in one vector.
+    fn text(&self, lane: &Lane, tokens: usize) -> Result<(tensor::Tensor, tensor::Tensor)> {
+        let (width, pooled) = (self.flux.config().context_width, self.flux.config().pooled_width);
+        let context = lane.tensor([1, tokens, width], &random_normal(2, tokens * width))?;
+        Ok((context, lane.tensor([1, pooled], &random_normal(3, pooled))?))
     }
 
     fn evaluate_on(
@@ -215,12 +243,13 @@ fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) ->
             card: None,
             path,
             pixels,
+            text: TEXT,
             link: 1e10,
             peer: None,
             profiles: None,
         };
         let (_, loaded, _) = bench.load("", 1e12)?;
-        Ok(loaded.evaluate(pixels)?.to_vec()?)
+        Ok(loaded.evaluate(pixels, TEXT)?.to_vec()?)
     };
     Ok(relative_error(&evaluate(device)?, &evaluate(DeviceId::CPU)?))
 }
@@ -240,6 +269,8 @@ struct Bench<'a> {
     card: Option<&'a CudaBackend>,
     path: &'a Path,
     pixels: usize,
+    /// Tokens of the prompt.
+    text: usize,
     link: f64,
     /// Another device of the same kind, such as the second of two logical ones on one card, and the bytes per second
     /// that come from there.
@@ -264,7 +295,7 @@ impl Bench<'_> {
         let checkpoint = Checkpoint::open(self.path)?;
         let flux = Flux::read(&checkpoint, &detect(&checkpoint))?;
         let side = self.pixels / 8;
-        let tokens = flux.tokens(1, side, side, TEXT);
+        let tokens = flux.tokens(1, side, side, self.text);
         let manifest = flux.manifest(&checkpoint, tokens)?;
         let flops = manifest.blocks().iter().map(|block| block.flops).sum();
         let lane = Lane::preferred(self.devices.get(self.compute)?)?;
@@ -325,13 +356,12 @@ impl Bench<'_> {
         ledger.take_peak();
         self.card.map(CudaBackend::take_peak_bytes);
         let start = Instant::now();
-        let output = loaded.evaluate(self.pixels)?.to_vec()?;
+        let output = loaded.evaluate(self.pixels, self.text)?.to_vec()?;
         let first_step_s = start.elapsed().as_secs_f64();
         let lane = loaded.session.lane()?;
         let side = self.pixels / 8;
         let noise = random_normal(1, 16 * side * side);
-        let context = lane.tensor([1, TEXT, 4096], &random_normal(2, TEXT * 4096))?;
-        let pooled = lane.tensor([1, 768], &random_normal(3, 768))?;
+        let (context, pooled) = loaded.text(lane, self.text)?;
         let mut times = Vec::new();
         for _ in 0..STEPS {
             // A sampler brings the latent and reads the answer in every step.

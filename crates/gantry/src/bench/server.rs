@@ -2,8 +2,8 @@
 //! nothing, how long it takes to accept a prompt, and what a node costs whose output is known. ComfyUI beside it in the
 //! same run where an install is given.
 
-mod measuring;
-mod program;
+pub(super) mod measuring;
+pub(super) mod program;
 
 use std::process::ExitCode;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! `gantry bench load` and `gantry bench server` in small: their records are whole.
+//! `gantry bench load`, `served` and `server` in small: their records are whole.
 
 use serde_json::Value;
 use testkit::ScratchDir;
@@ -75,4 +75,41 @@ fn the_server_is_measured() {
     if cfg!(target_os = "linux") {
         assert!(server["idle_bytes"].as_u64().unwrap() > 1 << 20);
     }
+}
+
+#[test]
+fn steps_are_measured_as_served() {
+    let report = measured(&[
+        "served",
+        "--cpu",
+        "--sim-device",
+        "1gb@10gbps",
+        "--device",
+        "sim:0",
+        "--shape",
+        "small",
+        "--steps",
+        "2",
+        "--only",
+        "half offloaded",
+    ]);
+    has_record(&report);
+    assert_eq!(report["left_out"].as_array().unwrap().len(), 0, "{report:#}");
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    // What is asked for, and what it is compared with.
+    assert_eq!(names, ["resident", "resident, cfg 3.5", "half offloaded", "half offloaded, cfg 3.5"]);
+    for row in rows {
+        let streamed = row["placed"]["streamed_bytes"].as_u64().unwrap();
+        let is_streamed = row["name"].as_str().unwrap().starts_with("half");
+        assert_eq!(streamed > 0, is_streamed, "{row:#}");
+        assert_eq!(row["placed"]["mode"], if is_streamed { "streamed" } else { "resident" }, "{row:#}");
+        assert_eq!(row["same_bits"], if is_streamed { Value::Bool(true) } else { Value::Null }, "{row:#}");
+        let [step, bound, over] = [&row["second"]["step_s"], &row["bound_s"], &row["over_bound"]]
+            .map(|value| value.as_f64().unwrap());
+        assert!(step > 0.0 && bound > 0.0 && (step / bound / over - 1.0).abs() < 1e-9, "{row:#}");
+        assert!(row["device_used_bytes"].as_u64().unwrap() > 0, "{row:#}");
+    }
+    let model = report["model_bytes"].as_u64().unwrap();
+    assert!(rows[0]["device_used_bytes"].as_u64().unwrap() >= model * 9 / 10, "{report:#}");
 }

@@ -280,8 +280,14 @@ fn work_schemas() -> Value {
         (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "number" }));
     let maybe_number = json!({ "type": ["number", "null"] });
     let timed = [("node", text.clone()), ("class", text.clone()), ("seconds", number.clone())];
-    let per_step = ("seconds_per_step", maybe_number);
-    let node = object(&[&timed[..], &[("steps", whole.clone()), per_step.clone()]].concat());
+    let per_step = ("seconds_per_step", maybe_number.clone());
+    let steps = [
+        ("steps", whole.clone()),
+        per_step.clone(),
+        ("median_seconds_per_step", maybe_number.clone()),
+        ("first_step_seconds", maybe_number),
+    ];
+    let node = object(&[&timed[..], &steps].concat());
     let progress = [("value", number.clone()), ("max", number.clone()), per_step];
     let running_node = object(&[&timed[..], &progress].concat());
     let streamed =

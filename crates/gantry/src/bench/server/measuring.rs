@@ -42,15 +42,15 @@ pub(super) struct Measured {
 
 /// How times spread.
 #[derive(Serialize)]
-pub(super) struct Spread {
-    pub(super) p50: f64,
-    pub(super) p90: f64,
-    pub(super) p99: f64,
-    pub(super) max: f64,
+pub(in crate::bench) struct Spread {
+    pub(in crate::bench) p50: f64,
+    pub(in crate::bench) p90: f64,
+    pub(in crate::bench) p99: f64,
+    pub(in crate::bench) max: f64,
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Spread> {
+    pub(in crate::bench) fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let last = values.len().checked_sub(1)?;
         let at = |share: f64| values[((share * last as f64).round() as usize).min(last)];

@@ -17,24 +17,35 @@ const LONGEST_START: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How to start a server.
-pub(super) struct Program {
-    pub(super) name: &'static str,
+pub(in crate::bench) struct Program {
+    pub(in crate::bench) name: &'static str,
     /// How often it is started; the median counts.
-    pub(super) starts: usize,
+    pub(in crate::bench) starts: usize,
     program: PathBuf,
     arguments: Vec<String>,
+    /// Where it is started.
     folder: Option<PathBuf>,
+    /// Where its models and outputs are; a folder of its own without one.
+    base: Option<PathBuf>,
 }
 
 impl Program {
     /// This program.
     pub(super) fn gantry() -> Result<Program> {
+        Ok(Program { starts: 5, base: None, ..Program::serving(Path::new(""), vec!["--cpu".to_owned()])? })
+    }
+
+    /// This program on a folder that has models, with more arguments.
+    pub(in crate::bench) fn serving(base: &Path, more: Vec<String>) -> Result<Program> {
+        let mut arguments = vec!["serve".to_owned()];
+        arguments.extend(more);
         Ok(Program {
             name: "Gantry",
-            starts: 5,
+            starts: 1,
             program: environment::own_program().context("finding this program")?,
-            arguments: vec!["serve".to_owned(), "--cpu".to_owned()],
+            arguments,
             folder: None,
+            base: Some(base.to_owned()),
         })
     }
 
@@ -55,23 +66,22 @@ impl Program {
                 "--disable-all-custom-nodes".to_owned(),
             ],
             folder: Some(std::path::absolute(folder)?),
+            base: None,
         })
     }
 
     /// Starts it and waits for its first answer.
-    pub(super) fn start(&self) -> Result<Running> {
+    pub(in crate::bench) fn start(&self) -> Result<Running> {
         let scratch = ScratchDir::new()?;
+        let base = self.base.as_deref().unwrap_or(scratch.path());
         for folder in ["models", "input", "output", "temp", "user", "custom_nodes"] {
-            std::fs::create_dir_all(scratch.path().join(folder))?;
+            std::fs::create_dir_all(base.join(folder))?;
         }
         // Nobody else takes a port that was just free; if somebody does, the server says so.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = File::create(scratch.path().join("log"))?;
         let mut command = Command::new(&self.program);
-        command
-            .args(&self.arguments)
-            .args(["--port", &port.to_string(), "--base-directory"])
-            .arg(scratch.path());
+        command.args(&self.arguments).args(["--port", &port.to_string(), "--base-directory"]).arg(base);
         command.current_dir(self.folder.as_deref().unwrap_or(scratch.path()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let begun = Instant::now();
@@ -84,10 +94,10 @@ impl Program {
 }
 
 /// A server that runs until this value goes away.
-pub(super) struct Running {
-    pub(super) address: String,
+pub(in crate::bench) struct Running {
+    pub(in crate::bench) address: String,
     /// From the start to the first answer.
-    pub(super) start_s: f64,
+    pub(in crate::bench) start_s: f64,
     child: Child,
     scratch: ScratchDir,
 }
@@ -102,18 +112,27 @@ impl Running {
             }
             let ended = self.child.try_wait()?;
             if ended.is_some() || begun.elapsed() > LONGEST_START {
-                let log = std::fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
-                let last: Vec<&str> = log.lines().rev().take(5).collect();
-                let last: Vec<&str> = last.into_iter().rev().collect();
-                bail!("{name} does not answer. The end of its log:\n{}", last.join("\n"));
+                bail!("{name} does not answer. The end of its log:\n{}", self.end_of_log());
             }
             std::thread::sleep(PAUSE);
         }
     }
 
+    /// The last lines that it told.
+    pub(in crate::bench) fn end_of_log(&self) -> String {
+        let log = std::fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+
     /// Its memory.
     pub(super) fn resident_bytes(&self) -> Option<u64> {
         host::resident_bytes(self.child.id())
+    }
+
+    /// Its memory, by what it is.
+    pub(in crate::bench) fn memory(&self) -> Option<host::ProcessMemory> {
+        host::process_memory(self.child.id())
     }
 }
 

@@ -1,0 +1,430 @@
+//! `gantry bench served`: steps as people get them. The program serves a FLUX-shaped model of random weights on a port of
+//! this machine, real workflows are posted over HTTP, and what the server itself measures is read: resident, offloaded,
+//! with two evaluations a step, with a LoRA, cast to 8 bits, over two devices; how much the card holds for a number of
+//! gigabytes to move; and how soon it answers while a model loads, is patched and leaves.
+
+mod client;
+mod files;
+mod latency;
+mod rows;
+mod workflow;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Result, ensure};
+use meta::{ByteSize, DeviceId, DeviceKind};
+use serde::Serialize;
+use testkit::ScratchDir;
+
+use super::cpu::report::date;
+use super::flux;
+use super::server::program::Program;
+use crate::cli::{BenchArgs, ServedShape};
+use crate::commands::{print, print_json, tell};
+use crate::machine::Machine;
+use crate::table::Table;
+use crate::{bandwidth, host};
+use client::{Client, whole};
+use files::Sizes;
+use latency::{Answers, while_doing};
+use rows::{Bounds, Case, Placed, RESIDENT, Row};
+use workflow::{Drawing, prompt};
+
+/// Gigabytes that are asked to leave the card of the published model; a small one moves the same share.
+const VIRTUAL_VRAM_GB: [f64; 6] = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0];
+/// The bytes of the published model.
+const FULL_BYTES: f64 = 23.8e9;
+/// Where files may go that the usual place for temporary files has no room for.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    date: String,
+    device: String,
+    device_name: String,
+    detail: String,
+    shape: &'static str,
+    model_bytes: u64,
+    pixels: usize,
+    text_tokens: usize,
+    steps: usize,
+    /// Making the files, and where they lie.
+    files_s: f64,
+    files_at: String,
+    /// From pinned host memory; none for the CPU.
+    link_bytes_per_s: Option<f64>,
+    /// A resident step of the same model without a server, in the same run.
+    bench_step_s: f64,
+    /// From the start of the server to its first answer.
+    start_s: f64,
+    rows: Vec<Row>,
+    virtual_vram: Vec<VirtualVram>,
+    now: Vec<Answers>,
+    /// What was not measured, and why.
+    left_out: Vec<String>,
+}
+
+/// What the card has when so much is asked to leave it.
+#[derive(Serialize)]
+struct VirtualVram {
+    gigabytes: f64,
+    /// What `/gantry/devices` says of the compute device.
+    used_bytes: u64,
+    /// Less than with 0.
+    saved_bytes: i64,
+    placed: Placed,
+}
+
+pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
+    let device = machine.registry().get(args.device)?;
+    let (sizes, shape) = match args.shape {
+        ServedShape::Full => (Sizes::FULL, "12b"),
+        ServedShape::Small => (Sizes::SMALL, "small"),
+    };
+    let scratch = room_for(files::bytes(&sizes))?;
+    let begun = Instant::now();
+    tell(&format!("writing {} to {}\n", ByteSize(files::bytes(&sizes)), scratch.path().display()));
+    let model_bytes = files::write_all(&scratch.join("models"), &sizes)?;
+    let files_s = begun.elapsed().as_secs_f64();
+    let model = scratch.join("models").join("diffusion_models").join(files::MODEL);
+    let link = match device.id().kind {
+        DeviceKind::Cpu => None,
+        _ => Some(bandwidth::measure(device, machine.cpu())?.pinned_to_device),
+    };
+    let bench_step_s = flux::resident_step(machine, device.id(), &model, (sizes.pixels, sizes.text))?;
+    machine.registry().trim()?;
+    let description = device.description();
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        date: date(SystemTime::now()),
+        device: device.id().to_string(),
+        device_name: description.name.clone(),
+        detail: description.detail.clone(),
+        shape,
+        model_bytes,
+        pixels: sizes.pixels,
+        text_tokens: sizes.text,
+        steps: args.steps,
+        files_s,
+        files_at: parent_of(scratch.path()),
+        link_bytes_per_s: link,
+        bench_step_s,
+        start_s: 0.0,
+        rows: Vec::new(),
+        virtual_vram: Vec::new(),
+        now: Vec::new(),
+        left_out: Vec::new(),
+    };
+    let bench = Bench { machine, compute: device.id(), sizes, base: scratch.path(), only: &args.only };
+    bench.fill(&mut report)?;
+    ensure!(
+        !report.is_empty() || !report.left_out.is_empty(),
+        "--only {}: no row has that in its name; leave it out to see all",
+        args.only
+    );
+    if args.output.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A folder that has room for so much: where temporary files belong, or in shared memory.
+fn room_for(bytes: u64) -> Result<ScratchDir> {
+    let has_room = |folder: &Path| host::free_space(folder).is_none_or(|free| free > bytes + bytes / 16);
+    let scratch = ScratchDir::new()?;
+    if has_room(scratch.path()) {
+        return Ok(scratch);
+    }
+    let shared = Path::new(SHARED_MEMORY);
+    ensure!(
+        shared.is_dir() && has_room(shared),
+        "{} of model files are written, and neither {} nor {SHARED_MEMORY} has room for them; name a larger folder \
+         with TMPDIR, or measure --shape small",
+        ByteSize(bytes),
+        parent_of(scratch.path()),
+    );
+    Ok(ScratchDir::within(shared)?)
+}
+
+fn parent_of(folder: &Path) -> String {
+    folder.parent().map_or_else(String::new, |parent| parent.display().to_string())
+}
+
+struct Bench<'a> {
+    machine: &'a Machine,
+    compute: DeviceId,
+    sizes: Sizes,
+    /// The folder that the server works in.
+    base: &'a Path,
+    only: &'a str,
+}
+
+impl Bench<'_> {
+    fn fill(&self, report: &mut Report) -> Result<()> {
+        let mut cases = rows::one_device(self.compute);
+        let pair = self.pair();
+        let split = pair.map_or_else(Vec::new, |(pair, _)| rows::two_devices(pair));
+        let wanted: Vec<Case> = self.wanted(cases.iter().chain(&split));
+        let is_wanted = |case: &&Case| wanted.iter().any(|wanted| wanted.name == case.name);
+        let server = Program::serving(self.base, self.arguments(None))?.start()?;
+        report.start_s = server.start_s;
+        let client = Client::new(&server, self.base);
+        for case in cases.iter().filter(is_wanted) {
+            self.measure(&client, case, report);
+        }
+        if self.compute != DeviceId::CPU {
+            self.virtual_vram(&client, report);
+        }
+        self.now(&client, report);
+        drop(server);
+        if let Some((_, flags)) = pair.filter(|_| split.iter().any(|case| is_wanted(&case))) {
+            let server = Program::serving(self.base, self.arguments(flags))?.start()?;
+            let client = Client::new(&server, self.base);
+            for case in split.iter().filter(is_wanted) {
+                self.measure(&client, case, report);
+            }
+        }
+        cases.extend(split);
+        let bounds = Bounds { bench_step_s: report.bench_step_s, link: report.link_bytes_per_s };
+        rows::compare(&mut report.rows, &cases, bounds);
+        Ok(())
+    }
+
+    /// The cases that are asked for, and those that they are compared with.
+    fn wanted<'a>(&self, cases: impl Iterator<Item = &'a Case> + Clone) -> Vec<Case> {
+        let is_named = |case: &&Case| case.cfgs.iter().any(|cfg| case.row_name(*cfg).contains(self.only));
+        let named: Vec<&Case> = cases.clone().filter(is_named).collect();
+        let is_reference =
+            |case: &Case| named.iter().any(|named| named.reference == case.name || case.name == RESIDENT);
+        cases.filter(|case| is_named(case) || is_reference(case)).cloned().collect()
+    }
+
+    fn measure(&self, client: &Client<'_>, case: &Case, report: &mut Report) {
+        tell(&format!("{}\n", case.name));
+        match rows::measure(client, self.compute, case, (&self.sizes, report.steps)) {
+            Ok(rows) => report.rows.extend(rows),
+            Err(error) => report.left_out.push(format!("{}: {error:#}", case.name)),
+        }
+    }
+
+    /// What the program is started with.
+    fn arguments(&self, pair: Option<PairFlags>) -> Vec<String> {
+        let mut arguments = vec!["--compute".to_owned(), self.compute.to_string()];
+        let simulated = self.machine.all_simulated().iter().map(ToString::to_string);
+        let copies = if pair == Some(PairFlags::Simulate) { 2 } else { 1 };
+        for spec in simulated.flat_map(|spec| std::iter::repeat_n(spec, copies)) {
+            arguments.extend(["--sim-device".to_owned(), spec]);
+        }
+        if self.compute.kind != DeviceKind::Cuda {
+            arguments.push("--cpu".to_owned());
+        }
+        if pair == Some(PairFlags::Split) {
+            arguments.extend(["--logical-gpus".to_owned(), format!("{}=2", self.compute)]);
+        }
+        arguments
+    }
+
+    /// The compute device and another of its kind, and what has to be said for it to be there.
+    fn pair(&self) -> Option<([DeviceId; 2], Option<PairFlags>)> {
+        let DeviceId { kind, ordinal } = self.compute;
+        let others = self.machine.registry().iter().map(device::Device::id);
+        if let Some(other) = others.into_iter().find(|id| id.kind == kind && *id != self.compute) {
+            return Some(([self.compute, other], None));
+        }
+        let next = DeviceId { kind, ordinal: ordinal.checked_add(1)? };
+        match kind {
+            DeviceKind::Cuda => Some(([self.compute, next], Some(PairFlags::Split))),
+            DeviceKind::Sim => Some(([self.compute, next], Some(PairFlags::Simulate))),
+            _ => None,
+        }
+    }
+
+    /// How much the card holds for every number of gigabytes that is asked to leave it.
+    fn virtual_vram(&self, client: &Client<'_>, report: &mut Report) {
+        let share = if report.shape == "12b" { 1.0 } else { report.model_bytes as f64 / FULL_BYTES };
+        for gigabytes in VIRTUAL_VRAM_GB {
+            let name = format!("virtual_vram_gb {gigabytes}");
+            if !name.contains(self.only) {
+                continue;
+            }
+            tell(&format!("{name}\n"));
+            match self.card_with(client, gigabytes * share) {
+                Ok((used_bytes, placed)) => {
+                    let without = report.virtual_vram.first().map_or(used_bytes, |first| first.used_bytes);
+                    let saved_bytes = without.cast_signed() - used_bytes.cast_signed();
+                    let row = VirtualVram { gigabytes: gigabytes * share, used_bytes, saved_bytes, placed };
+                    report.virtual_vram.push(row);
+                }
+                Err(error) => report.left_out.push(format!("{name}: {error:#}")),
+            }
+        }
+    }
+
+    fn card_with(&self, client: &Client<'_>, gigabytes: f64) -> Result<(u64, Placed)> {
+        client.free_all()?;
+        let compute = self.compute.to_string();
+        client
+            .run(&prompt(&Drawing { virtual_vram_gb: gigabytes, ..self.one_step(&compute) }, &self.sizes))?;
+        let used = whole(&client.device(&compute)?["used_bytes"]);
+        Ok((used, Placed::read(&client.model()?)))
+    }
+
+    /// A job that loads the model and computes once with it.
+    fn one_step<'a>(&self, compute: &'a str) -> Drawing<'a> {
+        Drawing {
+            compute,
+            allocation: "",
+            virtual_vram_gb: 0.0,
+            weight_dtype: "default",
+            lora: false,
+            cfg: 1.0,
+            steps: 1,
+            seed: 1,
+        }
+    }
+
+    /// How soon the server answers while a model loads, is patched and leaves.
+    fn now(&self, client: &Client<'_>, report: &mut Report) {
+        if !"/gantry/now".contains(self.only) {
+            return;
+        }
+        tell("/gantry/now\n");
+        if let Err(error) = self.answers(client, &mut report.now) {
+            report.left_out.push(format!("/gantry/now: {error:#}"));
+        }
+    }
+
+    fn answers(&self, client: &Client<'_>, answers: &mut Vec<Answers>) -> Result<()> {
+        client.free_all()?;
+        let compute = self.compute.to_string();
+        let address = &client.server.address;
+        let plain = prompt(&self.one_step(&compute), &self.sizes);
+        let patched = prompt(&Drawing { lora: true, ..self.one_step(&compute) }, &self.sizes);
+        answers.push(while_doing("a model loads and computes", address, || client.run(&plain))?.0);
+        answers.push(while_doing("it is patched and computes", address, || client.run(&patched))?.0);
+        answers.push(while_doing("it leaves", address, || client.free_all())?.0);
+        Ok(())
+    }
+}
+
+/// What has to be said for a second device to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PairFlags {
+    /// The card is opened as two.
+    Split,
+    /// Every simulated device is there twice.
+    Simulate,
+}
+
+impl Report {
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.virtual_vram.is_empty() && self.now.is_empty()
+    }
+
+    fn to_text(&self) -> String {
+        let left_out: String = self.left_out.iter().map(|line| format!("left out: {line}\n")).collect();
+        let link =
+            self.link_bytes_per_s.map_or(String::new(), |link| format!(", link {:.1} GB/s", link / 1e9));
+        format!(
+            "{} ({}), FLUX of {} ({}), {} pixels square, {} text tokens{link}\n\
+             without a server {:.1} ms; the server answers after {:.0} ms; files written in {:.1} s\n\n\
+             {}\n{}\n{}\n{left_out}",
+            self.device,
+            self.device_name,
+            ByteSize(self.model_bytes),
+            self.shape,
+            self.pixels,
+            self.text_tokens,
+            self.bench_step_s * 1e3,
+            self.start_s * 1e3,
+            self.files_s,
+            self.row_table(),
+            self.card_table(),
+            self.now_table(),
+        )
+    }
+
+    fn row_table(&self) -> Table {
+        let head = [
+            "served",
+            "load s",
+            "first ms",
+            "predicted",
+            "second ms",
+            "predicted",
+            "bound ms",
+            "over bound",
+            "streamed",
+            "mode",
+            "device",
+            "host before",
+            "host after",
+            "same bits",
+        ];
+        let mut table = Table::new(&head);
+        let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let ratio = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.3}")));
+        let own = |memory: &client::HostMemory| {
+            or_dash(memory.process.map(|process| ByteSize(process.private_bytes).to_string()))
+        };
+        for row in &self.rows {
+            table.row(&[
+                &row.name,
+                &format!("{:.2}", row.first.load_s),
+                &ms(row.first.step_s),
+                &ratio(row.predicted_over_measured[0]),
+                &ms(row.second.step_s),
+                &ratio(row.predicted_over_measured[1]),
+                &or_dash(row.bound_s.map(ms)),
+                &ratio(row.over_bound),
+                &ByteSize(row.placed.streamed_bytes).to_string(),
+                row.placed.mode,
+                &ByteSize(row.device_used_bytes).to_string(),
+                &own(&row.host_before),
+                &own(&row.host_after),
+                match row.same_bits {
+                    None => "-",
+                    Some(true) => "yes",
+                    Some(false) => "NO",
+                },
+            ]);
+        }
+        table
+    }
+
+    fn card_table(&self) -> Table {
+        let mut table = Table::new(&["virtual_vram_gb", "on the card", "saved", "streamed", "ring"]);
+        for row in &self.virtual_vram {
+            let saved = ByteSize(row.saved_bytes.unsigned_abs()).to_string();
+            table.row(&[
+                &format!("{:.4}", row.gigabytes),
+                &ByteSize(row.used_bytes).to_string(),
+                &if row.saved_bytes < 0 { format!("-{saved}") } else { saved },
+                &ByteSize(row.placed.streamed_bytes).to_string(),
+                &ByteSize(row.placed.ring_bytes).to_string(),
+            ]);
+        }
+        table
+    }
+
+    fn now_table(&self) -> Table {
+        let mut table = Table::new(&["/gantry/now while", "questions", "p50 ms", "p99 ms", "max ms"]);
+        for row in &self.now {
+            let ms = |value: f64| format!("{value:.2}");
+            table.row(&[
+                &row.name,
+                &row.questions.to_string(),
+                &ms(row.ms.p50),
+                &ms(row.ms.p99),
+                &ms(row.ms.max),
+            ]);
+        }
+        table
+    }
+}
