@@ -71,6 +71,7 @@ impl PlanQuestion {
             batch: self.batch.unwrap_or(1),
             frames: self.frames.unwrap_or(1),
             cfg: self.cfg,
+            text: None,
         };
         Ok(studio.plan_file(&file, &asked)?)
     }

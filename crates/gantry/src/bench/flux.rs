@@ -5,6 +5,7 @@ mod decoding;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +15,8 @@ use device_cuda::CudaBackend;
 use meta::{ByteSize, DeviceId};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
-use placement::{AllocationText, Order, PeerLink, Plan, RemotePolicy};
+use nodes::studio::PlanQuestion;
+use placement::{AllocationText, Plan};
 use residency::{Cancel, LoadOptions, Residency, Session};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,7 +27,7 @@ use crate::bandwidth;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
-use crate::planning::device_specs;
+use crate::planning::plan_file;
 use crate::profile::{self, ModelProfile};
 use crate::table::Table;
 
@@ -282,7 +284,6 @@ struct Bench<'a> {
 /// One allocation, measured.
 struct Measured {
     plan: Plan,
-    flops: u64,
     load_s: f64,
     first_step_s: f64,
     step_s: f64,
@@ -291,49 +292,32 @@ struct Measured {
 }
 
 impl Bench<'_> {
-    fn load(&self, text: &str, rate: f64) -> Result<(Plan, Loaded, u64)> {
-        let checkpoint = Checkpoint::open(self.path)?;
+    fn load(&self, text: &str) -> Result<(Plan, Loaded)> {
+        let checkpoint = Arc::new(Checkpoint::open(self.path)?);
         let flux = Flux::read(&checkpoint, &detect(&checkpoint))?;
-        let side = self.pixels / 8;
-        let tokens = flux.tokens(1, side, side, self.text);
-        let manifest = flux.manifest(&checkpoint, tokens)?;
-        let flops = manifest.blocks().iter().map(|block| block.flops).sum();
-        let lane = Lane::preferred(self.devices.get(self.compute)?)?;
-        let seconds = |flops: u64| flops as f64 / rate;
-        let mut specs = device_specs(self.devices, self.link);
-        if let Some((second, bytes_per_s)) = self.peer {
-            let reached = specs.iter_mut().filter(|spec| spec.id == second);
-            let link = PeerLink { device: self.compute, bytes_per_s };
-            reached.for_each(|spec| spec.reaches.push(link));
-        }
-        let mut request = Residency::plan_request(&manifest, self.compute, specs, seconds);
-        request.allocation = AllocationText::parse(text)?;
-        request.working_bytes =
-            flux.working_bytes(tokens, lane.dtype().bytes()) + lane.device().workspace_bytes();
-        request.activation_bytes = flux.activation_bytes(tokens, lane.dtype().bytes());
-        // Parts on another card compute there. In one run each activations cross over once; with a part that is
-        // streamed it has to be spread, or its copies cannot hide.
-        request.remote = RemotePolicy::InPlace;
-        let is_split = self.peer.is_some_and(|(second, _)| text.contains(&second.to_string()));
-        if is_split && !text.contains("cpu") {
-            request.order = Order::Contiguous;
-        }
-        let plan = placement::plan(&request)?;
+        let manifest = flux.manifest(&checkpoint)?;
+        let lane = Lane::choose(self.devices.get(self.compute)?, flux.activations())?;
+        let question = PlanQuestion {
+            allocation: AllocationText::parse(text)?,
+            size: (self.pixels, self.pixels),
+            text: Some(self.text),
+            ..PlanQuestion::default()
+        };
+        let plan = plan_file(self.devices, self.compute, &checkpoint, &question)?;
         let residency = Residency::new(self.devices.clone());
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
         let id = residency.load(manifest, plan.clone(), options)?;
         let session = residency.open(id, &Cancel::default())?;
-        Ok((plan, Loaded { flux, session, residency }, flops))
+        Ok((plan, Loaded { flux, session, residency }))
     }
 
     /// Nothing, half and all of the model offloaded.
     fn rows(&self) -> Result<Vec<Row>> {
-        let resident = self.measure("", 1e14)?;
-        let rate = resident.flops as f64 / resident.step_s;
+        let resident = self.measure("")?;
         let mut rows = vec![self.row(("", 0), &resident, &resident)];
         for percent in [50, 100] {
             let text = format!("{},{}%;cpu,{percent}%", self.compute, 100 - percent);
-            let measured = self.measure(&text, rate)?;
+            let measured = self.measure(&text)?;
             rows.push(self.row((&text, percent), &measured, &resident));
         }
         if let Some((second, _)) = self.peer {
@@ -341,16 +325,16 @@ impl Bench<'_> {
             let half = format!("{first},50%;{second},50%");
             let thirds = format!("{first},34%;{second},33%;cpu,33%");
             for (text, percent) in [(half, 0), (thirds, 33)] {
-                let measured = self.measure(&text, rate)?;
+                let measured = self.measure(&text)?;
                 rows.push(self.row((&text, percent), &measured, &resident));
             }
         }
         Ok(rows)
     }
 
-    fn measure(&self, text: &str, rate: f64) -> Result<Measured> {
+    fn measure(&self, text: &str) -> Result<Measured> {
         let start = Instant::now();
-        let (plan, loaded, flops) = self.load(text, rate)?;
+        let (plan, loaded) = self.load(text)?;
         let load_s = start.elapsed().as_secs_f64();
         let ledger = self.devices.get(self.compute)?.ledger();
         ledger.take_peak();
@@ -374,7 +358,6 @@ impl Bench<'_> {
         self.keep_profile(text, &loaded)?;
         Ok(Measured {
             plan,
-            flops,
             load_s,
             first_step_s,
             step_s: times[STEPS / 2],

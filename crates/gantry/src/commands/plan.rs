@@ -49,6 +49,7 @@ fn answer(studio: &Studio, args: &PlanArgs) -> Result<Plan> {
         batch: args.batch,
         frames: args.frames,
         cfg: args.cfg,
+        text: None,
     };
     Ok(studio.plan_file(&file, &question)?)
 }

@@ -32,6 +32,8 @@ pub struct PlanQuestion {
     pub frames: usize,
     /// Whether two conditionings are evaluated in every step.
     pub cfg: bool,
+    /// Tokens of the prompt; as many as most workflows have without it.
+    pub text: Option<usize>,
 }
 
 impl Default for PlanQuestion {
@@ -45,6 +47,7 @@ impl Default for PlanQuestion {
             batch: 1,
             frames: 1,
             cfg: false,
+            text: None,
         }
     }
 }
@@ -140,5 +143,6 @@ fn size_of(network: &Network, question: &PlanQuestion) -> Result<PictureSize> {
         height: height / pixels,
         width: width / pixels,
         evaluations: if question.cfg { 2 } else { 1 },
+        text: question.text,
     })
 }

@@ -131,16 +131,17 @@ impl Work {
 impl Network {
     /// The work that is usual for the network with a latent of this size, where no node has said more.
     pub(crate) fn usual_work(&self, size: PictureSize) -> Work {
-        let PictureSize { batch, height, width, evaluations } = size;
+        let PictureSize { batch, height, width, evaluations, text } = size;
+        let prompt = text.unwrap_or(USUAL_TEXT_TOKENS);
         match self {
             Network::Flux(..) => {
-                let shape = EvaluationShape { height, width, text: USUAL_TEXT_TOKENS, references: Vec::new() };
+                let shape = EvaluationShape { height, width, text: prompt, references: Vec::new() };
                 Work::step(batch, vec![shape; evaluations.max(1)])
             }
             Network::Text(text) => {
                 let tokens = match &text.0 {
                     TextEncoder::Clip(_) => CLIP_TOKENS,
-                    TextEncoder::T5(_) => USUAL_TEXT_TOKENS,
+                    TextEncoder::T5(_) => prompt,
                 };
                 Work::Text { chunks: 1, tokens }
             }
@@ -182,6 +183,8 @@ pub(crate) struct PictureSize {
     pub width: usize,
     /// Conditionings of a step: two with guidance.
     pub evaluations: usize,
+    /// Tokens of text; as many as are usual without it.
+    pub text: Option<usize>,
 }
 
 fn rehearse_step(flux: &Flux, session: &Session, step: &StepShape) -> Result<()> {
