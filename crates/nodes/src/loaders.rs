@@ -20,9 +20,10 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use graph::{Call, Catalogue, Failure, Input, Value};
 use models::{Detected, detect};
+use placement::PlanError;
 
 use crate::studio::{Placing, Source};
-use crate::{Result, Studio};
+use crate::{Error, Result, Studio};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -116,15 +117,24 @@ impl Found {
     /// The diffusion model in it, registered.
     fn model(&self, studio: &Studio, cast: Option<crate::studio::Cast>, placing: &Placing) -> Result<Value> {
         let source = Source::diffusion(&self.file, &self.detected, cast, placing.clone())?;
-        studio.register(&source)?;
+        register(studio, &source)?;
         Ok(Value::object(crate::studio::Model::new(source)?))
     }
 
     /// The autoencoder in it, registered.
     fn vae(&self, studio: &Studio, placing: &Placing) -> Result<Value> {
         let source = Source::autoencoder(&self.file, &self.detected, placing.clone())?;
-        studio.register(&source)?;
+        register(studio, &source)?;
         Ok(Value::object(crate::studio::Vae { source: Arc::new(source) }))
+    }
+}
+
+/// Registers a network. One that has no room to work at the usual size may have it at the size that it is used for:
+/// whoever uses it plans for that, and tells if there is none.
+fn register(studio: &Studio, source: &Source) -> Result<()> {
+    match studio.register(source) {
+        Err(Error::Plan(PlanError::NoRoom { .. })) => Ok(()),
+        done => done,
     }
 }
 
