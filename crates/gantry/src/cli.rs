@@ -4,6 +4,7 @@ pub(crate) mod comfy_flags;
 mod doctor;
 mod serving;
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use device::SimSpec;
 use meta::DeviceId;
 
+use crate::drawing::STRENGTHS;
 use crate::machine::LogicalGpus;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use serving::{
@@ -127,7 +129,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     pub(crate) quantised: bool,
     /// Draw outlines: the strength of the demo's LoRA
-    #[arg(long, value_name = "STRENGTH", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
+    #[arg(long, value_name = "STRENGTH", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true, value_parser = strength)]
     pub(crate) outline: Option<f64>,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
@@ -166,8 +168,8 @@ pub(crate) struct DrawArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     /// The guidance of FLUX dev
-    #[arg(long, value_name = "G", default_value_t = 3.5)]
-    pub(crate) guidance: f32,
+    #[arg(long, value_name = "G", default_value_t = 3.5, allow_negative_numbers = true, value_parser = guidance)]
+    pub(crate) guidance: f64,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
     /// Where to write the PNG; a pipe if it is not given
@@ -189,6 +191,23 @@ pub(crate) struct PlaceArgs {
 /// How many steps can be asked for.
 fn steps() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=10_000)
+}
+
+/// A LoRA's strength.
+fn strength(text: &str) -> Result<f64, String> {
+    within(text, STRENGTHS).ok_or_else(|| {
+        format!("'{text}' is not a strength: write a number from {} to {}", STRENGTHS.start(), STRENGTHS.end())
+    })
+}
+
+/// The guidance that a model is told.
+fn guidance(text: &str) -> Result<f64, String> {
+    within(text, 0.0..=100.0)
+        .ok_or_else(|| format!("'{text}' is not a guidance: write a number from 0 to 100, such as 3.5"))
+}
+
+fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
+    text.trim().parse().ok().filter(|number| range.contains(number))
 }
 
 /// A number of gigabytes.
@@ -407,6 +426,9 @@ mod tests {
     fn wrong_numbers_are_refused_with_the_way_to_write_them() {
         for (arguments, said) in [
             (["demo", "--steps", "0"].as_slice(), "0 is not in 1..=10000"),
+            (&["demo", "--outline", "nan"], "'nan' is not a strength: write a number from -100 to 100"),
+            (&["draw", "x", "--model", "x", "--guidance", "-1"], "'-1' is not a guidance"),
+            (&["draw", "x", "--model", "x", "--guidance", "500"], "write a number from 0 to 100"),
             (&["plan", "x", "--virtual-vram-gb", "-5"], "'-5' is not a number of gigabytes"),
             (&["plan", "x", "--virtual-vram-gb", "nan"], "write one of 0 or more"),
             (&["plan", "x", "--rows", "0"], "0 is not in 1.."),

@@ -3,22 +3,30 @@
 /// The diffusion model, without guidance, in bf16.
 pub(crate) const FLUX: &[u8] = include_bytes!("../../../assets/demo/demo-flux.safetensors");
 /// The same in GGUF's Q8_0.
-pub(crate) const FLUX_Q8_0: &[u8] = include_bytes!("../../../assets/demo/demo-flux-Q8_0.gguf");
+const FLUX_Q8_0: &[u8] = include_bytes!("../../../assets/demo/demo-flux-Q8_0.gguf");
 /// Its CLIP text encoder.
-pub(crate) const CLIP_L: &[u8] = include_bytes!("../../../assets/demo/demo-clip-l.safetensors");
+const CLIP_L: &[u8] = include_bytes!("../../../assets/demo/demo-clip-l.safetensors");
 /// Its T5 text encoder.
-pub(crate) const T5: &[u8] = include_bytes!("../../../assets/demo/demo-t5.safetensors");
+const T5: &[u8] = include_bytes!("../../../assets/demo/demo-t5.safetensors");
 /// Its autoencoder.
-pub(crate) const AUTOENCODER: &[u8] = include_bytes!("../../../assets/demo/demo-ae.safetensors");
+const AUTOENCODER: &[u8] = include_bytes!("../../../assets/demo/demo-ae.safetensors");
 /// A LoRA for it that draws outlines.
-pub(crate) const OUTLINE_LORA: &[u8] = include_bytes!("../../../assets/demo/demo-outline-lora.safetensors");
+const OUTLINE_LORA: &[u8] = include_bytes!("../../../assets/demo/demo-outline-lora.safetensors");
+
+/// The names under which loaders list them, in the same order.
+pub(crate) const FLUX_NAME: &str = "demo-flux.safetensors";
+pub(crate) const FLUX_Q8_0_NAME: &str = "demo-flux-Q8_0.gguf";
+pub(crate) const CLIP_L_NAME: &str = "demo-clip-l.safetensors";
+pub(crate) const T5_NAME: &str = "demo-t5.safetensors";
+pub(crate) const AUTOENCODER_NAME: &str = "demo-ae.safetensors";
+pub(crate) const OUTLINE_LORA_NAME: &str = "demo-outline-lora.safetensors";
 
 /// The files as loaders list them: the kind of folder, the name, the bytes.
 pub(crate) const FILES: [(&str, &str, &[u8]); 6] = [
-    ("diffusion_models", "demo-flux.safetensors", FLUX),
-    ("unet_gguf", "demo-flux-Q8_0.gguf", FLUX_Q8_0),
-    ("text_encoders", "demo-clip-l.safetensors", CLIP_L),
-    ("text_encoders", "demo-t5.safetensors", T5),
-    ("vae", "demo-ae.safetensors", AUTOENCODER),
-    ("loras", "demo-outline-lora.safetensors", OUTLINE_LORA),
+    ("diffusion_models", FLUX_NAME, FLUX),
+    ("unet_gguf", FLUX_Q8_0_NAME, FLUX_Q8_0),
+    ("text_encoders", CLIP_L_NAME, CLIP_L),
+    ("text_encoders", T5_NAME, T5),
+    ("vae", AUTOENCODER_NAME, AUTOENCODER),
+    ("loras", OUTLINE_LORA_NAME, OUTLINE_LORA),
 ];

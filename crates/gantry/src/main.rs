@@ -15,6 +15,7 @@ mod http;
 mod machine;
 mod planning;
 mod profile;
+mod running;
 mod selftest;
 mod serving;
 mod table;

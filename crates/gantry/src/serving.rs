@@ -1,4 +1,4 @@
-//! What `serve`, `run` and `check` share: folders and the studio as the command line says, and the log.
+//! What `serve`, `run`, `draw` and `check` share: folders and the studio as the command line says, and the log.
 
 mod log;
 
@@ -16,7 +16,7 @@ use crate::cli::{FolderArgs, PreviewName};
 use crate::machine::Machine;
 use crate::{demo_model, environment};
 
-pub(crate) use log::start_log;
+pub(crate) use log::{start_log, tell_warnings};
 
 /// The folders that the command line says, with the model paths of the files it names and of one beside them.
 pub(crate) fn folders(args: &FolderArgs) -> Result<Folders> {
@@ -59,6 +59,16 @@ pub(crate) fn studio(
     compute: Option<DeviceId>,
     settings: Settings,
 ) -> Result<Arc<Studio>> {
+    Ok(Arc::new(open_studio(machine, folders, compute, settings)?))
+}
+
+/// The same, for somebody who has more files to offer.
+pub(crate) fn open_studio(
+    machine: &Machine,
+    folders: Folders,
+    compute: Option<DeviceId>,
+    settings: Settings,
+) -> Result<Studio> {
     let compute = match compute {
         Some(id) => machine.registry().get(id)?.id(),
         None => first_accelerator(machine),
@@ -67,7 +77,7 @@ pub(crate) fn studio(
     for (key, name, bytes) in demo_model::FILES {
         studio.offer_embedded(key, name, bytes);
     }
-    Ok(Arc::new(studio))
+    Ok(studio)
 }
 
 /// The first device that is not the CPU, or the CPU.

@@ -83,7 +83,10 @@ fn patched(
         let some: Vec<&str> = left.iter().take(TOLD).copied().collect();
         let more = if left.len() > TOLD { ", …" } else { "" };
         let (count, names) = (left.len(), some.join(", "));
-        tracing::warn!("{name}: {count} tensors are for no weight of this model: {names}{more}");
+        tracing::warn!(
+            "{name}: no weight of this model takes {count} of its tensors, and they are left out: {names}{more}. \
+             If the picture does not change, the LoRA is for another model."
+        );
     }
     let mut model = model.clone();
     if strength != 0.0 {

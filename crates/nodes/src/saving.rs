@@ -42,10 +42,12 @@ fn save(studio: &Studio, call: &Call, image: &Image, to: Destination<'_>) -> Res
     if image.batch == 0 {
         return Err(Failure::value("there is no picture in the batch; check the node that made it"));
     }
+    if let (Some(kept), Place::Output) = (studio.kept_pictures(), to.place) {
+        let names = kept.add(to.prefix, encoded(studio, call, image, to.level)?);
+        return Ok(names.iter().map(|name| file_item(name, "", to.place)).collect());
+    }
     let mut place = studio.folders.save_place(to.place, to.prefix, (image.width, image.height))?;
-    let text = provenance(studio, call);
-    let encode = |index| picture::encode_png(image, index, to.level, &text);
-    let files: Vec<Vec<u8>> = (0..image.batch).into_par_iter().map(encode).collect::<Result<_>>()?;
+    let files = encoded(studio, call, image, to.level)?;
     let mut shown = Vec::new();
     for (index, bytes) in files.iter().enumerate() {
         call.check()?;
@@ -54,6 +56,13 @@ fn save(studio: &Studio, call: &Call, image: &Image, to: Destination<'_>) -> Res
         shown.push(file_item(&name, &place.subfolder, to.place));
     }
     Ok(shown)
+}
+
+/// All pictures of a batch as PNG files, with the workflow that made them.
+fn encoded(studio: &Studio, call: &Call, image: &Image, level: u8) -> Result<Vec<Vec<u8>>> {
+    let text = provenance(studio, call);
+    let encode = |index| picture::encode_png(image, index, level, &text);
+    (0..image.batch).into_par_iter().map(encode).collect()
 }
 
 /// How a file was made, for writing into it; nothing if that is switched off.

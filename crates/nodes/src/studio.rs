@@ -13,6 +13,7 @@ mod class;
 mod footprint;
 mod handles;
 mod host;
+mod kept;
 mod loading;
 mod measuring;
 mod network;
@@ -39,6 +40,7 @@ pub use handles::{Clip, Model, Vae};
 pub(crate) use handles::{ClipKind, Lora};
 pub(crate) use handles::{kind_of, patch_set};
 pub(crate) use host::decode_values;
+pub use kept::KeptPictures;
 pub(crate) use loading::{Opened, Wanted};
 pub use measuring::{Bandwidth, bandwidth, bandwidth_between};
 pub(crate) use network::{Captioner, Network, Placing, Source};
@@ -69,6 +71,8 @@ pub struct Studio {
     files: Mutex<HashMap<PathBuf, OpenFile>>,
     /// Files that come with the program, by the paths they are offered under.
     embedded: HashMap<PathBuf, &'static [u8]>,
+    /// Who gets saved pictures instead of the output folder.
+    kept: Option<KeptPictures>,
 }
 
 /// A file that was opened, and when it had last been changed then.
@@ -117,7 +121,18 @@ impl Studio {
             settings,
             files: Mutex::default(),
             embedded: HashMap::new(),
+            kept: None,
         }
+    }
+
+    /// From now on, pictures that a workflow saves are kept in memory instead of the output folder.
+    pub fn keep_pictures(&mut self) -> KeptPictures {
+        self.kept.get_or_insert_default().clone()
+    }
+
+    /// Who gets saved pictures instead of the output folder, if anybody does.
+    pub(crate) fn kept_pictures(&self) -> Option<&KeptPictures> {
+        self.kept.as_ref()
     }
 
     /// Offers a file that comes with the program in the same way.

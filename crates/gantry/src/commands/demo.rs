@@ -2,22 +2,20 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use checkpoint::Checkpoint;
 use meta::DeviceId;
 
-use super::draw::{Progress, Target, place};
+use super::draw::place;
 use super::{print, tell};
-use crate::cli::DemoArgs;
+use crate::cli::{DemoArgs, PictureSize};
 use crate::demo_model;
-use crate::drawing::{Drawing, FluxFiles, FluxPipeline};
+use crate::drawing::{Drawing, ModelFiles, Target};
 use crate::machine::Machine;
 
-/// Width and height that the demo model was trained for.
-const SIDE: usize = 128;
+/// The size that the demo model was trained for.
+const SIZE: PictureSize = PictureSize { width: 128, height: 128 };
 /// What to do next.
 const NEXT: &str = "\
 Next:
@@ -29,31 +27,17 @@ Next:
 pub(super) fn run(machine: &Machine, args: &DemoArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let target = Target::new(Some(&args.output))?;
-    let file = |name: &str, bytes: &'static [u8]| -> Result<Arc<Checkpoint>> {
-        Ok(Arc::new(Checkpoint::from_static(name, bytes)?))
-    };
-    let diffusion = if args.quantised { demo_model::FLUX_Q8_0 } else { demo_model::FLUX };
-    let files = FluxFiles {
-        diffusion: file("the demo model", diffusion)?,
-        clip_l: file("the demo model's CLIP", demo_model::CLIP_L)?,
-        t5: file("the demo model's T5", demo_model::T5)?,
-        autoencoder: file("the demo model's autoencoder", demo_model::AUTOENCODER)?,
-    };
-    let (compute, allocation) = place(machine, &args.place, |_| DeviceId::CPU)?;
-    let pipeline = FluxPipeline::load(machine.registry(), compute, &files, allocation, (SIDE, SIDE))?;
-    if let Some(strength) = args.outline {
-        pipeline.patch(&[(file("the demo model's outline LoRA", demo_model::OUTLINE_LORA)?, strength)])?;
-    }
     let drawing = Drawing {
         prompt: args.prompt.clone(),
-        width: SIDE,
-        height: SIDE,
+        size: SIZE,
         steps: args.steps,
         seed: args.seed,
         guidance: 1.0,
+        files: files(args),
+        // Its steps are so small that a GPU would only cost its start.
+        place: place(machine, &args.place, DeviceId::CPU)?,
     };
-    let picture = pipeline.draw(&drawing, &mut Progress::start())?;
-    target.write(&picture, &drawing.prompt)?;
+    target.write(&drawing.draw(machine)?)?;
     print(&format!(
         "\"{}\" drawn in {:.1} s: {}\n",
         drawing.prompt,
@@ -65,4 +49,18 @@ pub(super) fn run(machine: &Machine, args: &DemoArgs) -> Result<ExitCode> {
         tell(NEXT);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files of the demo model, which loaders list by themselves.
+fn files(args: &DemoArgs) -> ModelFiles {
+    let model = if args.quantised { demo_model::FLUX_Q8_0_NAME } else { demo_model::FLUX_NAME };
+    let lora = |strength| (demo_model::OUTLINE_LORA_NAME.to_owned(), strength);
+    ModelFiles {
+        model: model.to_owned(),
+        encoders: Some([demo_model::CLIP_L_NAME, demo_model::T5_NAME].map(str::to_owned)),
+        autoencoder: Some(demo_model::AUTOENCODER_NAME.to_owned()),
+        loras: args.outline.map(lora).into_iter().collect(),
+        takes_guidance: false,
+        offers: Vec::new(),
+    }
 }

@@ -1,17 +1,11 @@
 //! `gantry run`: a workflow file, in the API's or the editor's format, run to its end.
 
-use std::io::IsTerminal;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use graph::{
-    CacheMode, Executor, Literal, Map, NodeProblems, Observer, Prompt, Rejected, RunEnd, RunEvent, RunReport,
-    RunRequest,
-};
+use graph::{Literal, Map, Prompt, RunEnd, RunReport};
 use nodes::studio::Settings;
 use serde_json::json;
 use workflow::Converted;
@@ -20,6 +14,7 @@ use super::{print, print_json, tell};
 use crate::cli::RunArgs;
 use crate::machine::Machine;
 use crate::profile::ModelProfile;
+use crate::running::{self, Job, Progress};
 use crate::{environment, profile, serving, workflow_file};
 
 pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
@@ -50,26 +45,8 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         print_json(&prompt.to_literal())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let outputs = match graph::validate(&catalogue, &mut prompt, None) {
-        Ok(accepted) => {
-            told_problems(accepted.node_errors.iter().map(|(id, it)| (id.as_ref(), it)))
-                .iter()
-                .for_each(|line| tell(&format!("left out: {line}\n")));
-            accepted.outputs
-        }
-        Err(rejected) => bail!("{}", told_rejection(&args.workflow, &rejected)),
-    };
-    let extra_pnginfo = workflow.map(|workflow| Literal::Map(graph::map([("workflow", workflow)])));
-    let request = RunRequest {
-        prompt_id: "run".to_owned(),
-        prompt: Arc::new(prompt),
-        outputs,
-        extra: extra_pnginfo.map(|info| graph::map([("extra_pnginfo", info)])).unwrap_or_default(),
-        secrets: Map::new(),
-        cancel: Arc::new(AtomicBool::new(false)),
-        observer: Arc::new(Told::new()),
-    };
-    let report = Executor::new(Arc::clone(&catalogue), CacheMode::Classic).run(request);
+    let name = args.workflow.display().to_string();
+    let report = running::run(&catalogue, Job { name, prompt, workflow, progress: Progress::of_nodes() })?;
     if let Some(path) = &args.profile {
         let profiles = ModelProfile::of_loaded(&studio.residency);
         profile::write(path, &profiles)?;
@@ -96,25 +73,6 @@ fn set(prompt: &mut Prompt, setting: &str) -> Result<()> {
         node.inputs.get_or_insert_with(Map::new).insert(input.to_owned(), value);
     }
     Ok(())
-}
-
-/// One line for each thing that is wrong.
-fn told_problems<'a>(problems: impl Iterator<Item = (&'a str, &'a NodeProblems)>) -> Vec<String> {
-    problems
-        .flat_map(|(id, node)| {
-            node.errors.iter().map(move |error| {
-                format!("node {id} ({}): {}: {}", node.class_type, error.message, error.details)
-            })
-        })
-        .collect()
-}
-
-fn told_rejection(file: &Path, rejected: &Rejected) -> String {
-    let mut lines = told_problems(rejected.node_errors.iter().map(|(id, it)| (id.as_ref(), it)));
-    if lines.is_empty() {
-        lines.push(format!("{} {}", rejected.error.message, rejected.error.details));
-    }
-    format!("{} cannot run\n{}", file.display(), lines.join("\n"))
 }
 
 /// Tells what was saved, or what went wrong.
@@ -147,45 +105,4 @@ fn finish(report: &RunReport, folders: &nodes::Folders, start: Instant, as_json:
     }
     tell(&format!("done in {:.1} s\n", start.elapsed().as_secs_f64()));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Progress on a terminal: the node that runs, and how far it is.
-struct Told {
-    shown: bool,
-    /// Whether a line is open.
-    open: Mutex<bool>,
-}
-
-impl Told {
-    fn new() -> Told {
-        Told { shown: std::io::stderr().is_terminal(), open: Mutex::new(false) }
-    }
-
-    fn close(&self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::take(&mut *open) {
-            tell("\n");
-        }
-    }
-}
-
-impl Observer for Told {
-    fn event(&self, event: RunEvent) {
-        match event {
-            RunEvent::Started { identity } if self.shown => {
-                self.close();
-                tell(&format!("{} ({})", identity.class, identity.display));
-                *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            }
-            RunEvent::Progress { identity, value, max, .. } if self.shown => {
-                tell(&format!("\r{} ({}): {value} of {max}", identity.class, identity.display));
-            }
-            RunEvent::Finished { .. } if self.shown => self.close(),
-            RunEvent::Blocked(failure) => {
-                self.close();
-                tell(&format!("node {}: {}\n", failure.identity.display, failure.message.trim_end()));
-            }
-            _ => {}
-        }
-    }
 }

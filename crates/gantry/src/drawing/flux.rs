@@ -1,218 +1,185 @@
-//! FLUX.1 from prompt to picture: two text encoders, the diffusion model, the autoencoder.
+//! The standard workflow of FLUX.1: loaders, LoRAs, a prompt, a sampler without a negative prompt, a saved picture.
 
-use std::sync::Arc;
+use anyhow::{Result, ensure};
+use graph::{Literal, NodeId, Prompt, PromptNode};
 
-use anyhow::{Context, Result, ensure};
-use checkpoint::Checkpoint;
-use device::Registry;
-use meta::DeviceId;
-use models::detect::{Family, FluxVariant, Role, detect};
-use models::diffusion::flux::{Flux, FluxInputs};
-use models::text::{EncodeOptions, Encoded, PromptOptions, TextEncoder, TextTokenizer};
-use models::vae::kl::Kl;
-use patch::{KeyMap, PatchFile, PatchSet};
-use placement::AllocationText;
-use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session};
-use sampling::{
-    Conditioning, Latent, LatentFormat, ModelSampling, Observer, Request, Sampler, Scheduler, StepPlan, Tuning,
-};
-use tensor::Lane;
+use super::files::is_gguf;
+use super::{Drawing, Place};
+use crate::cli::PictureSize;
 
-use super::Picture;
-use crate::planning::device_specs;
+/// Pixels along one side of a patch: 2 latent values of 8 pixels.
+const PATCH_PIXELS: usize = 16;
+/// How the names of saved pictures begin, should the workflow run again elsewhere.
+const SAVED_AS: &str = "gantry";
 
-/// Pixels along one side of a latent value.
-const LATENT_PIXELS: usize = 8;
-/// Channels of a latent.
-const LATENT_CHANNELS: usize = 16;
-/// Bytes per second of a link, good enough to place blocks by: nothing is measured before a picture.
-const NOMINAL_LINK: f64 = 20e9;
-/// What the text encoders work in: a prompt is short, and so are its activations.
-const TEXT_WORKING_BYTES: u64 = 64 << 20;
-/// T5's prompts are filled up to this many tokens.
-const T5_TOKENS: usize = 256;
-
-/// The files of a FLUX model; all of them may be the same.
-pub(crate) struct FluxFiles {
-    pub(crate) diffusion: Arc<Checkpoint>,
-    pub(crate) clip_l: Arc<Checkpoint>,
-    pub(crate) t5: Arc<Checkpoint>,
-    pub(crate) autoencoder: Arc<Checkpoint>,
+/// Whether FLUX.1 draws pictures of a size.
+pub(super) fn check_size(PictureSize { width, height }: PictureSize) -> Result<()> {
+    ensure!(
+        height.is_multiple_of(PATCH_PIXELS) && width.is_multiple_of(PATCH_PIXELS),
+        "{width}x{height} is no size for FLUX: both sides must be multiples of {PATCH_PIXELS}"
+    );
+    Ok(())
 }
 
-/// What is to be drawn.
-pub(crate) struct Drawing {
-    pub(crate) prompt: String,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) steps: usize,
-    pub(crate) seed: u64,
-    /// The guidance that dev was distilled with.
-    pub(crate) guidance: f32,
+/// The workflow filled in, and which of its nodes takes the steps.
+pub(super) fn workflow(drawing: &Drawing) -> (Prompt, NodeId) {
+    let mut sheet = Sheet::default();
+    let (mut model, clip, vae) = sheet.loaders(drawing);
+    for (name, strength) in &drawing.files.loras {
+        let inputs = [
+            ("model", model),
+            ("lora_name", name.as_str().into()),
+            ("strength_model", (*strength).into()),
+        ];
+        model = sheet.add("LoRA", "LoraLoaderModelOnly", inputs).output(0);
+    }
+    let inputs = [("clip", clip), ("text", drawing.prompt.as_str().into())];
+    let mut positive = sheet.add("Prompt", "CLIPTextEncode", inputs).output(0);
+    if drawing.files.takes_guidance {
+        let inputs = [("conditioning", positive), ("guidance", drawing.guidance.into())];
+        positive = sheet.add("Guidance", "FluxGuidance", inputs).output(0);
+    }
+    let inputs = [("conditioning", positive.clone())];
+    let negative = sheet.add("No negative prompt", "ConditioningZeroOut", inputs).output(0);
+    let PictureSize { width, height } = drawing.size;
+    let inputs = [("width", width.into()), ("height", height.into()), ("batch_size", 1.into())];
+    let latent = sheet.add("Size and number", "EmptySD3LatentImage", inputs).output(0);
+    let inputs = [
+        ("model", model),
+        ("positive", positive),
+        ("negative", negative),
+        ("latent_image", latent),
+        ("seed", drawing.seed.into()),
+        ("steps", drawing.steps.into()),
+        ("cfg", 1.0.into()),
+        ("sampler_name", "euler".into()),
+        ("scheduler", "simple".into()),
+        ("denoise", 1.0.into()),
+    ];
+    let sampler = sheet.add("Draw", "KSampler", inputs);
+    let inputs = [("samples", sampler.output(0)), ("vae", vae)];
+    let picture = sheet.add("Latent to picture", "VAEDecode", inputs).output(0);
+    sheet.add("Save", "SaveImage", [("images", picture), ("filename_prefix", SAVED_AS.into())]);
+    (sheet.prompt, sampler.0)
 }
 
-/// A FLUX model, loaded.
-pub(crate) struct FluxPipeline {
-    residency: Residency,
-    diffusion: Loaded<Flux>,
-    variant: FluxVariant,
-    clip_l: LoadedEncoder,
-    t5: LoadedEncoder,
-    autoencoder: Loaded<Kl>,
+/// A prompt that grows node by node.
+#[derive(Default)]
+struct Sheet {
+    prompt: Prompt,
 }
 
-struct Loaded<M> {
-    model: M,
-    id: ModelId,
+/// A node of the sheet.
+struct Node(NodeId);
+
+impl Node {
+    /// A link to one of its outputs.
+    fn output(&self, slot: usize) -> Literal {
+        Literal::List(vec![Literal::from(&*self.0), slot.into()])
+    }
 }
 
-struct LoadedEncoder {
-    model: TextEncoder,
-    tokenizer: TextTokenizer,
-    id: ModelId,
-}
-
-impl FluxPipeline {
-    /// Loads the parts onto a machine for pictures of a size; `allocation` says where the diffusion
-    /// model's bytes go.
-    pub(crate) fn load(
-        devices: &Registry,
-        compute: DeviceId,
-        files: &FluxFiles,
-        allocation: AllocationText,
-        (width, height): (usize, usize),
-    ) -> Result<FluxPipeline> {
-        let residency = Residency::new(devices.clone());
-        let element_bytes = Lane::preferred(devices.get(compute)?)?.dtype().bytes();
-        let load = |manifest: Manifest, allocation: AllocationText, working_bytes: u64| -> Result<ModelId> {
-            let mut request =
-                Residency::plan_request(&manifest, compute, device_specs(devices, NOMINAL_LINK), |flops| {
-                    flops as f64 / 1e12
-                });
-            request.allocation = allocation;
-            request.working_bytes = working_bytes + devices.get(compute)?.workspace_bytes();
-            let plan = placement::plan(&request)?;
-            Ok(residency.load(manifest, plan, LoadOptions::default())?)
-        };
-        let found = detect(&files.diffusion);
-        let flux = Flux::read(&files.diffusion, &found)?;
-        let variant = match found.part(Role::Diffusion, "a FLUX.1 diffusion model")?.family {
-            Family::Flux(variant) => variant,
-            _ => FluxVariant::Dev,
-        };
-        let tokens = flux.tokens(1, height / LATENT_PIXELS, width / LATENT_PIXELS, T5_TOKENS);
-        let working = flux.working_bytes(tokens, element_bytes);
-        let diffusion = load(flux.manifest(&files.diffusion, tokens)?, allocation, working)?;
-        let encoder =
-            |file: &Checkpoint, wanted: &str, is_it: fn(&Family) -> bool| -> Result<LoadedEncoder> {
-                let found = detect(file);
-                let part = found.parts_for(Role::Text).find(|part| is_it(&part.family));
-                let part = part.with_context(|| {
-                    format!("{} has no {wanted}: it is {}", file.path().display(), found.seems())
-                })?;
-                let model = TextEncoder::read(file, &found, part)?;
-                let tokenizer = TextTokenizer::for_encoder(file, &model)?.filled_to(T5_TOKENS);
-                let id =
-                    load(model.manifest(file, T5_TOKENS)?, AllocationText::automatic(), TEXT_WORKING_BYTES)?;
-                Ok(LoadedEncoder { model, tokenizer, id })
-            };
-        let clip_l =
-            encoder(&files.clip_l, "CLIP text encoder", |family| matches!(family, Family::Clip { .. }))?;
-        let t5 = encoder(&files.t5, "T5 text encoder", |family| matches!(family, Family::T5 { .. }))?;
-        let kl = Kl::read(&files.autoencoder, &detect(&files.autoencoder))?;
-        // The autoencoder works in tiles where a whole picture has no room.
-        let manifest = kl.manifest(&files.autoencoder, height, width)?;
-        let autoencoder = load(manifest, AllocationText::automatic(), 0)?;
-        Ok(FluxPipeline {
-            residency,
-            diffusion: Loaded { model: flux, id: diffusion },
-            variant,
-            clip_l,
-            t5,
-            autoencoder: Loaded { model: kl, id: autoencoder },
-        })
+impl Sheet {
+    fn add<'a>(
+        &mut self,
+        title: &str,
+        class: &str,
+        inputs: impl IntoIterator<Item = (&'a str, Literal)>,
+    ) -> Node {
+        let id = NodeId::from((self.prompt.nodes.len() + 1).to_string());
+        let mut node = PromptNode::new(class, graph::map(inputs));
+        node.rest = graph::map([("_meta", graph::map([("title", title.into())]).into())]);
+        self.prompt.nodes.insert(NodeId::clone(&id), node);
+        Node(id)
     }
 
-    /// Puts LoRA files in force, each at its strength; the tensors that none of the weights took.
-    pub(crate) fn patch(&self, loras: &[(Arc<Checkpoint>, f64)]) -> Result<Vec<String>> {
-        let session = self.open(self.diffusion.id)?;
-        let weights = session.manifest().weights();
-        let keys = KeyMap::for_flux(weights.iter().map(|w| (w.name.as_str(), &w.shape)));
-        let mut set = PatchSet::new();
-        for (file, strength) in loras {
-            set.add(&PatchFile::read(file)?, &keys, *strength)?;
+    /// The loaders: links to the diffusion model, the text encoders and the autoencoder. Plain ones put everything
+    /// where the studio computes; where a device or an allocation is said, their variants say it, too.
+    fn loaders(&mut self, drawing: &Drawing) -> (Literal, Literal, Literal) {
+        let (files, place) = (&drawing.files, &drawing.place);
+        let mut whole = None;
+        let (model, clip) = match &files.encoders {
+            Some(encoders) => (self.model(&files.model, place), self.encoders(encoders, place)),
+            None => {
+                let checkpoint = whole.insert(self.checkpoint(&files.model, place));
+                (checkpoint.output(0), checkpoint.output(1))
+            }
+        };
+        let vae = match (&files.autoencoder, whole) {
+            (None, Some(checkpoint)) => checkpoint.output(2),
+            (name, _) => self.autoencoder(name.as_ref().unwrap_or(&files.model), place),
+        };
+        (model, clip, vae)
+    }
+
+    fn model(&mut self, name: &str, place: &Place) -> Literal {
+        let mut inputs = vec![("unet_name", name.into())];
+        let mut class = "UnetLoaderGGUF".to_owned();
+        if !is_gguf(name) {
+            inputs.push(("weight_dtype", "default".into()));
+            class = "UNETLoader".to_owned();
         }
-        drop(session);
-        let unmatched = set.unmatched().to_vec();
-        self.residency.set_patches(self.diffusion.id, set)?;
-        Ok(unmatched)
+        if let Some(said) = &place.said {
+            inputs.extend([
+                ("compute_device", device_of(place)),
+                // The text says it all, so no number moves anything.
+                ("virtual_vram_gb", 0.0.into()),
+                ("donor_device", "cpu".into()),
+                ("expert_mode_allocations", said.as_str().into()),
+            ]);
+            class += "DisTorch2MultiGPU";
+        }
+        self.add("Diffusion model", &class, inputs).output(0)
     }
 
-    /// Draws a picture.
-    pub(crate) fn draw(&self, drawing: &Drawing, observer: &mut dyn Observer) -> Result<Picture> {
-        let (height, width) = (drawing.height, drawing.width);
-        let step = 2 * LATENT_PIXELS;
-        ensure!(height > 0 && width > 0, "a picture of {width}x{height} has no pixels");
-        ensure!(
-            height.is_multiple_of(step) && width.is_multiple_of(step),
-            "{width}x{height} is no size for FLUX: both sides must be multiples of {step}"
-        );
-        let text = self.encode(&drawing.prompt)?;
-        let latent = self.sample(drawing, &text, observer)?;
-        let session = self.open(self.autoencoder.id)?;
-        let shape = [1, LATENT_CHANNELS, height / LATENT_PIXELS, width / LATENT_PIXELS];
-        let latent = session.lane()?.tensor(shape, latent.values())?;
-        let image = self.autoencoder.model.decode(&session, &latent)?.to_vec()?;
-        Picture::new(width, height, &image)
+    fn encoders(&mut self, [first, second]: &[String; 2], place: &Place) -> Literal {
+        let mut inputs = vec![
+            ("clip_name1", first.as_str().into()),
+            ("clip_name2", second.as_str().into()),
+            ("type", "flux".into()),
+        ];
+        let mut class = "DualCLIPLoader".to_owned();
+        if is_gguf(first) || is_gguf(second) {
+            class += "GGUF";
+        }
+        if place.said.is_some() {
+            inputs.push(("device", device_of(place)));
+            class += "MultiGPU";
+        }
+        self.add("Text encoders", &class, inputs).output(0)
     }
 
-    fn encode(&self, prompt: &str) -> Result<Encoded> {
-        let clip = self.clip_l.tokenizer.tokenize(prompt, PromptOptions::default());
-        let t5 = self.t5.tokenizer.tokenize(prompt, PromptOptions::default());
-        let session = self.open(self.clip_l.id)?;
-        let options = EncodeOptions { unprojected: true, ..EncodeOptions::default() };
-        let pooled = self.clip_l.model.encode(&session, &clip, options)?;
-        let session = self.open(self.t5.id)?;
-        let words = self.t5.model.encode(&session, &t5, EncodeOptions::default())?;
-        Ok(Encoded::flux(&pooled, words))
+    fn autoencoder(&mut self, name: &str, place: &Place) -> Literal {
+        let mut inputs = vec![("vae_name", name.into())];
+        let mut class = "VAELoader".to_owned();
+        if place.said.is_some() {
+            inputs.push(("device", device_of(place)));
+            class += "MultiGPU";
+        }
+        self.add("Autoencoder", &class, inputs).output(0)
     }
 
-    fn sample(&self, drawing: &Drawing, text: &Encoded, observer: &mut dyn Observer) -> Result<Latent> {
-        let session = self.open(self.diffusion.id)?;
-        let shape = [1, LATENT_CHANNELS, drawing.height / LATENT_PIXELS, drawing.width / LATENT_PIXELS];
-        // Schnell was distilled without a shift, the others expect the one of their training.
-        let (model_sampling, guidance) = match self.variant {
-            FluxVariant::Schnell => (ModelSampling::flow(1.0, 1.0), None),
-            _ => (ModelSampling::flux(1.15), Some(drawing.guidance)),
+    /// A file with all parts. The allocation is the diffusion model's; the others are where that computes.
+    fn checkpoint(&mut self, name: &str, place: &Place) -> Node {
+        let (title, name_input) = ("Checkpoint", ("ckpt_name", name.into()));
+        let Some(said) = &place.said else {
+            return self.add(title, "CheckpointLoaderSimple", [name_input]);
         };
-        let sampler = Sampler::Euler;
-        let sigmas = StepPlan::new(drawing.steps, 1.0).sigmas(&model_sampling, Scheduler::Simple, sampler)?;
-        let pooled =
-            text.pooled.as_ref().context("the CLIP text encoder gives no vector for the whole prompt")?;
-        // Guidance is in the model, so only the positive conditioning is wanted.
-        let mut predict = |x: &Latent, sigma: f32, _: &[Conditioning]| {
-            let latent = session.lane()?.tensor(shape, x.values())?;
-            let inputs = FluxInputs { guidance, ..FluxInputs::new(&latent, sigma, &text.cond, pooled) };
-            let output = self.diffusion.model.forward(&session, &inputs)?.to_vec()?;
-            let output = Latent::new(shape.to_vec(), output)?;
-            Ok(vec![model_sampling.calculate_denoised(sigma, &output, x)])
-        };
-        let request = Request {
-            sampling: &model_sampling,
-            format: LatentFormat::Flux,
-            sampler,
-            tuning: Tuning::default(),
-            sigmas,
-            noise: sampling::noise::prepare_noise(drawing.seed, &shape, None)?,
-            latent: Latent::zeros(&shape),
-            mask: None,
-            cfg: 1.0,
-            seed: drawing.seed,
-        };
-        Ok(sampling::sample(&request, &mut predict, observer)?)
+        let inputs = [
+            name_input,
+            ("unet_compute_device", device_of(place)),
+            ("unet_virtual_vram_gb", 0.0.into()),
+            ("unet_donor_device", "cpu".into()),
+            ("unet_expert_mode_allocations", said.as_str().into()),
+            ("clip_compute_device", device_of(place)),
+            ("clip_virtual_vram_gb", 0.0.into()),
+            ("clip_donor_device", "cpu".into()),
+            ("vae_device", device_of(place)),
+        ];
+        self.add(title, "CheckpointLoaderAdvancedDisTorch2MultiGPU", inputs)
     }
+}
 
-    fn open(&self, id: ModelId) -> Result<Session> {
-        Ok(self.residency.open(id, &Cancel::default())?)
-    }
+fn device_of(place: &Place) -> Literal {
+    place.compute.to_string().into()
 }

@@ -21,6 +21,13 @@ pub(crate) fn start_log(verbosity: Verbosity, ring: LogRing) {
     let _ = log.with_ansi(std::io::stderr().is_terminal()).with_writer(Both(ring)).try_init();
 }
 
+/// Tells warnings as plain lines beside the output: for commands that run one prompt and keep no log.
+pub(crate) fn tell_warnings() {
+    let log = tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).without_time().with_level(false);
+    // A second log in one process is a slip in a test, not worth an end.
+    let _ = log.with_target(false).with_ansi(false).with_writer(std::io::stderr).try_init();
+}
+
 /// Writes lines to the terminal and the ring.
 struct Both(LogRing);
 

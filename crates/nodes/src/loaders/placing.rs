@@ -59,6 +59,8 @@ impl Asked<'_> {
         let donors = donors.collect::<Vec<_>>().join(",");
         let moves = self.virtual_vram_gb > 0.0 && !donors.is_empty();
         let text = match (expert.is_empty(), moves) {
+            // Somebody who writes the `#` says the normal mode as well.
+            _ if expert.contains('#') => expert.to_owned(),
             (true, false) => return Ok(AllocationText::automatic()),
             (_, true) => format!("{expert}#{};{};{donors}", self.compute, self.virtual_vram_gb),
             (false, false) => format!("{expert}#{}", self.compute),
