@@ -27,6 +27,7 @@ use device::{Device, Registry};
 use meta::DeviceId;
 use residency::Residency;
 
+use crate::host::Host;
 use crate::{Error, Folders, Result};
 
 pub(crate) use cast::Cast;
@@ -45,6 +46,8 @@ pub struct Studio {
     pub folders: Folders,
     /// The machine's devices.
     pub devices: Registry,
+    /// The memory for pictures, masks and latents.
+    pub host: Host,
     /// Where models compute unless a node says otherwise.
     pub compute: DeviceId,
     /// Loaded models.
@@ -59,6 +62,9 @@ pub struct Studio {
     /// Files that come with the program, by the paths they are offered under.
     embedded: HashMap<PathBuf, &'static [u8]>,
 }
+
+/// The memory for values in a studio without a CPU, which only tests have.
+const USUAL_HOST_BYTES: u64 = 1 << 30;
 
 /// A file that was opened, and when it had last been changed then.
 struct OpenFile {
@@ -92,9 +98,11 @@ impl Studio {
     #[must_use]
     pub fn new(folders: Folders, devices: Registry, compute: DeviceId, settings: Settings) -> Studio {
         let residency = Arc::new(Residency::new(devices.clone()));
+        let host = devices.get(DeviceId::CPU).map_or_else(|_| Host::with_budget(USUAL_HOST_BYTES), Host::new);
         Studio {
             folders,
             devices,
+            host,
             compute,
             residency,
             settings,

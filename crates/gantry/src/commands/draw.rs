@@ -1,6 +1,5 @@
 //! `gantry draw`: a prompt and model files in, a picture out.
 
-use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -147,7 +146,9 @@ impl Target {
                     folder.display()
                 );
                 ensure!(!path.is_dir(), "-o {}: this is a folder; name a file in it", path.display());
-                let refused = host::refuses_writing(folder).filter(|_| !path.exists());
+                // What is no file, such as a pipe, is written to where it is; a file is put there whole.
+                let is_special = path.exists() && !path.is_file();
+                let refused = host::refuses_writing(folder).filter(|_| !is_special);
                 if let Some(why) = refused {
                     bail!(
                         "-o {}: nothing can be written in {}: {why}; name a file in another folder",
@@ -165,17 +166,13 @@ impl Target {
     }
 
     pub(super) fn write(&self, picture: &Picture, prompt: &str) -> Result<()> {
+        let mut bytes = Vec::new();
+        picture.write_png(&mut bytes, prompt)?;
         match self {
             Target::File(path) => {
-                let file =
-                    File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
-                picture.write_png(file, prompt)
+                disk::write(path, &bytes).with_context(|| format!("{} cannot be written", path.display()))
             }
-            Target::Pipe => {
-                let mut bytes = Vec::new();
-                picture.write_png(&mut bytes, prompt)?;
-                Ok(std::io::stdout().lock().write_all(&bytes)?)
-            }
+            Target::Pipe => Ok(std::io::stdout().lock().write_all(&bytes)?),
         }
     }
 }

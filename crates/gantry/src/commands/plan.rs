@@ -53,7 +53,7 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     let plan = answer(machine, &question)?;
     if let Some(path) = &args.picture {
         let name = question.file_name();
-        std::fs::write(path, picture::draw(&plan, &name))
+        disk::write(path, picture::draw(&plan, &name).as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
     }
     if args.output.json {

@@ -66,7 +66,7 @@ impl Program {
         }
         // Nobody else takes a port that was just free; if somebody does, the server says so.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let log = File::create(scratch.path().join("log"))?;
+        let log = File::options().create(true).append(true).open(scratch.path().join("log"))?;
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
