@@ -403,7 +403,8 @@ def broken_forms(attack):
 
 def foreign_origins(attack):
     evil = ["http://evil.example", "https://evil.example:8188", f"http://127.0.0.1:{attack.port + 1}", f"http://localhost:{attack.port}",
-            "http://127.0.0.1.evil.example", f"http://evil.example/{attack.authority}", "chrome-extension://abc"]  # fmt: skip
+            "http://127.0.0.1.evil.example", f"http://evil.example/{attack.authority}", "chrome-extension://abc",
+            "null", "file://", "file:///home/a/page.html", "file://127.0.0.1"]  # fmt: skip
     for origin in evil:
         for route in corpus.GET_ROUTES:
             for target in with_api(route.replace("{}", "a")):
@@ -419,11 +420,28 @@ def foreign_origins(attack):
                     attack.find("a foreign Origin is let in", f"{target} from {origin}", status)
             except (OSError, ValueError) as error:
                 attack.find("no answer", f"{target} from {origin}", repr(error))
-    for origin in ("null", f"http://{attack.authority}", "http://127.0.0.1"):
+    for origin in (f"http://{attack.authority}", "http://127.0.0.1"):
         attack.get("/prompt", headers=[("Origin", origin)], expect=(200,))
     for host in ("evil.example", "evil.example:80", "[::1]", "[", "127.0.0.1:99999", "127.0.0.1:abc", "a" * 3000, "\u00fc", "a b", ""):
         for origin in (None, "http://evil.example", f"http://{host}", "null", "::::", "http://["):
             attack.get("/prompt", host=host, headers=[("Origin", origin)] if origin else [], may_drop=True)
+    unclear_hosts(attack)
+
+
+def unclear_hosts(attack):
+    """Requests that do not say clearly which host they mean."""
+    host, other = f"Host: {attack.authority}\r\n", "Host: evil.example\r\n"
+    cases = [
+        ("/prompt HTTP/1.1", "", 400), ("/prompt HTTP/1.1", host * 2, 400), ("/prompt HTTP/1.1", host + other, 400),
+        ("/prompt HTTP/1.0", host * 2, 400), ("/prompt HTTP/1.1", other, 403), ("/prompt HTTP/1.1", host, 200),
+        (f"http://{attack.authority}/prompt HTTP/1.1", other, 400), ("http://evil.example/prompt HTTP/1.1", host, 400),
+        ("http://evil.example/prompt HTTP/1.1", other, 403), (f"http://{attack.authority}/prompt HTTP/1.1", host, 200),
+    ]  # fmt: skip
+    for line, headers, expected in cases:
+        what = f"GET {line} with {headers!r}"
+        answer = attack.raw(f"GET {line}\r\n{headers}Connection: close\r\n\r\n".encode(), what=what)
+        if not answer.startswith((f"HTTP/1.1 {expected}".encode(), f"HTTP/1.0 {expected}".encode())):
+            attack.find("unexpected status", what, f"{answer[:12]!r}, not {expected}")
 
 
 def bad_frames(attack):

@@ -9,18 +9,24 @@ use device::{
 use meta::{DType, DeviceId};
 
 use crate::memory::{self, HostPool};
-use crate::{access, ops};
+use crate::{Groups, access, ops};
 
 /// The host's processors and memory.
 pub struct CpuBackend {
     pool: Arc<HostPool>,
     name: String,
     total: u64,
+    groups: Groups,
 }
 
 impl CpuBackend {
-    /// Looks at the machine.
+    /// Looks at the machine, and at the limits of the container that this process may be in.
     pub fn new() -> CpuBackend {
+        CpuBackend::within(Groups::of_this_process())
+    }
+
+    /// The same for a process of these groups.
+    pub fn within(groups: Groups) -> CpuBackend {
         let what = sysinfo::RefreshKind::nothing()
             .with_cpu(sysinfo::CpuRefreshKind::nothing())
             .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
@@ -28,13 +34,19 @@ impl CpuBackend {
         let system = sysinfo::System::new_with_specifics(what).ok();
         let brand = system.as_ref().and_then(|s| s.cpus().first()).map_or("", sysinfo::Cpu::brand).trim();
         let name = if brand.is_empty() { "CPU".into() } else { brand.to_owned() };
-        let total = system.as_ref().map_or(0, sysinfo::System::total_memory);
-        CpuBackend { pool: Arc::default(), name, total }
+        let physical = system.as_ref().map_or(0, sysinfo::System::total_memory);
+        let total = groups.memory().map_or(physical, |group| group.limit.min(physical));
+        CpuBackend { pool: Arc::default(), name, total, groups }
     }
 
-    /// All memory of the host in bytes.
+    /// All memory in bytes that this process may use: the host's, or its container's if that is less.
     pub fn total_memory(&self) -> u64 {
         self.total
+    }
+
+    /// The groups of this process, which limit it.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// What does the CPU's work; simulated devices borrow it.
@@ -68,9 +80,10 @@ impl Backend for CpuBackend {
             action: "asking for free memory".into(),
             reason: error.to_string(),
         })?;
+        let available = system.available_memory();
         Ok(MemoryInfo {
             total: self.total,
-            free: system.available_memory(),
+            free: self.groups.memory().map_or(available, |group| group.free.min(available)),
             cached: self.pool.cached() as u64,
         })
     }

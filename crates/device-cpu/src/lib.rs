@@ -7,8 +7,10 @@
 
 mod access;
 mod backend;
+mod groups;
 mod memory;
 mod ops;
 
 pub use backend::CpuBackend;
+pub use groups::{GroupMemory, Groups};
 pub use memory::use_few_arenas;

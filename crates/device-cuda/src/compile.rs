@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -304,22 +304,12 @@ fn read_cached(path: &Path) -> Option<Vec<u8>> {
     (!image.is_empty() && Sha256::digest(image).as_slice() == checksum).then(|| image.to_vec())
 }
 
-/// Puts code into the cache: first beside its place, then into it, so that no one reads half a file.
+/// Puts code into the cache, so that no one ever reads half a file.
 fn write_cached(path: &Path, image: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let beside = path.with_extension(format!("{}.part", std::process::id()));
-    let written = fs::File::create(&beside).and_then(|mut file| {
-        file.write_all(MAGIC)?;
-        file.write_all(&Sha256::digest(image))?;
-        file.write_all(image)?;
-        file.sync_all()
-    });
-    let moved = written.and_then(|()| fs::rename(&beside, path));
-    if moved.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    moved
+    disk::remove_stale(folder);
+    disk::write(path, &[MAGIC.as_slice(), Sha256::digest(image).as_slice(), image].concat())
 }
 
 #[cfg(test)]

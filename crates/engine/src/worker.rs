@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use graph::{CacheMode, Executor, Identity, Map, NodeFailure, Observer, RunEnd, RunReport, RunRequest};
 use indexmap::IndexMap;
+use meta::DeviceId;
 use residency::{FreeReport, FreeRequest, HostPressure, Retention};
 
 use crate::HostMemory;
@@ -77,6 +78,7 @@ impl Worker {
             tracing::error!("job {}, node {}: {}", job.prompt_id, failure.identity.node, failure.message);
             if failure.is_out_of_memory {
                 self.unload_models();
+                self.make_room_on_host();
             }
         }
         let (name, data) = record::end(job, &report.end);
@@ -159,6 +161,20 @@ impl Worker {
                     return;
                 }
             }
+        }
+    }
+
+    /// After memory ran out: if pictures and the like hold most of the host's, those that are only cached go.
+    fn make_room_on_host(&mut self) {
+        let devices = self.shared.studio.residency.devices();
+        let host = devices.iter().find(|device| device.id() == DeviceId::CPU);
+        let is_short = host.is_some_and(|host| {
+            let report = host.ledger().report();
+            report.used > report.budget / 2
+        });
+        if is_short {
+            tracing::warn!("the host's memory is short: cached outputs of nodes are dropped");
+            self.executor.reset();
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use device::{Backend, Device, Registry, SimBackend, SimSpec};
-use device_cpu::CpuBackend;
+use device_cpu::{CpuBackend, Groups};
 use device_cuda::{CudaBackend, CudaConfig};
 use meta::{DeviceId, DeviceKind};
 
@@ -16,6 +16,7 @@ use crate::environment;
 pub(crate) struct Machine {
     registry: Registry,
     cpu: Device,
+    groups: Groups,
     cuda: Vec<Arc<CudaBackend>>,
     simulated: Vec<SimSpec>,
     note: Option<String>,
@@ -67,7 +68,8 @@ impl Machine {
             bail!("--logical-gpus: {}", note.as_deref().unwrap_or("GPUs are switched off by --cpu"));
         }
         let simulated = args.sim_device.clone();
-        Ok(Machine { registry: Registry::new(devices), cpu, cuda, simulated, note })
+        let groups = host.groups().clone();
+        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note })
     }
 
     /// The CPU and two simulated devices.
@@ -85,6 +87,11 @@ impl Machine {
     /// The CPU.
     pub(crate) fn cpu(&self) -> &Device {
         &self.cpu
+    }
+
+    /// The groups of this process, whose limits are the CPU's.
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// The backend of a GPU, for measurements that go past the common interface.

@@ -132,5 +132,5 @@ pub(crate) fn write(path: &Path, profiles: &[ModelProfile]) -> Result<()> {
         "traceEvents": events,
         "profiles": profiles.iter().map(ModelProfile::to_json).collect::<Vec<_>>(),
     });
-    std::fs::write(path, format!("{all:#}\n")).with_context(|| format!("writing {}", path.display()))
+    disk::write(path, format!("{all:#}\n").as_bytes()).with_context(|| format!("writing {}", path.display()))
 }

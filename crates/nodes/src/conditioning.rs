@@ -5,10 +5,11 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Input, Outcome, Schema, Value};
 use sampling::{Latent, resize_mask};
 
+use crate::host::Values;
 use crate::sampling_nodes::planes::mask_planes;
 use crate::studio::{Vae, class};
 use crate::value::{Area, Array, Conditioning, Entry, Image, LatentImage, Mask};
-use crate::{Error, Studio, vae};
+use crate::{Error, Result, Studio, vae};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -314,13 +315,14 @@ class! {
         let autoencoder = call.object::<Vae>("vae")?;
         let pixels = call.object::<Image>("pixels")?;
         let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
-        let (emptied, mask) = without_masked(&pixels, &mask, PIXELS);
-        let concat = Arc::new(vae::encode(studio, call, &autoencoder, &emptied)?);
+        let (emptied, mask) = without_masked(&pixels, &mask, PIXELS)?;
+        let concat = vae::encode(studio, call, &autoencoder, &emptied)?;
         let whole = vae::encode(studio, call, &autoencoder, &pixels)?;
         let mask = Arc::new(mask);
         let with = |input: &str| {
             changed(call, input, |entry| {
-                entry.concat_latent = Some(Arc::clone(&concat));
+                entry.concat_latent = Some(concat.shared());
+                entry.held.push(concat.clone());
                 entry.concat_mask = Some(Arc::clone(&mask));
             })
         };
@@ -337,21 +339,19 @@ class! {
 /// A mask brought to the size of a picture.
 pub(crate) fn resized(mask: &Mask, height: usize, width: usize) -> Result<Mask, Failure> {
     let planes = resize_mask(&mask_planes(mask)?, &[mask.batch, 1, height, width]).map_err(Error::from)?;
-    Ok(Mask { batch: mask.batch, height, width, values: planes.into_values() })
+    Ok(Mask::of([mask.batch, height, width], Values::new(mask.host(), planes.into_values())?))
 }
 
 /// A picture and its mask cut to whole latent values, with grey in the picture where the mask is.
-pub(crate) fn without_masked(pixels: &Image, mask: &Mask, factor: usize) -> (Image, Mask) {
+pub(crate) fn without_masked(pixels: &Image, mask: &Mask, factor: usize) -> Result<(Image, Mask)> {
     let (height, width) = (pixels.height / factor * factor, pixels.width / factor * factor);
     let (top, left) = (pixels.height % factor / 2, pixels.width % factor / 2);
-    let mut cut = Mask { batch: mask.batch, height, width, values: Vec::new() };
-    for item in 0..mask.batch {
-        for y in top..top + height {
-            let row = (item * mask.height + y) * mask.width + left;
-            cut.values.extend_from_slice(&mask.values[row..row + width]);
-        }
-    }
-    let mut image = Image { height, width, values: Vec::new(), ..pixels.clone() };
+    let rows = (0..mask.batch).flat_map(|item| (top..top + height).map(move |y| item * mask.height + y));
+    let marked = rows.flat_map(|row| &mask.values[row * mask.width + left..][..width]).copied();
+    let cut = Mask::collect(mask.host(), [mask.batch, height, width], marked)?;
+    let shape = [pixels.batch, height, width, pixels.channels];
+    let room = pixels.host().room(&shape)?;
+    let mut values = room.vector()?;
     for item in 0..pixels.batch {
         for y in 0..height {
             for x in 0..width {
@@ -360,12 +360,12 @@ pub(crate) fn without_masked(pixels: &Image, mask: &Mask, factor: usize) -> (Ima
                 let pixel = ((item * pixels.height + top + y) * pixels.width + left + x) * pixels.channels;
                 for (channel, value) in pixels.values[pixel..][..pixels.channels].iter().enumerate() {
                     let grey = if channel < 3 { (value - 0.5) * keep + 0.5 } else { *value };
-                    image.values.push(grey);
+                    values.push(grey);
                 }
             }
         }
     }
-    (image, cut)
+    Ok((Image::of(shape, room.hold(values)), cut))
 }
 
 class! {
@@ -381,14 +381,18 @@ class! {
     };
     |studio, call| {
         let autoencoder = call.object::<Vae>("vae")?;
-        let concat = Arc::new(vae::encode(studio, call, &autoencoder, &*call.object::<Image>("pixels")?)?);
+        let concat = vae::encode(studio, call, &autoencoder, &*call.object::<Image>("pixels")?)?;
         let with = |input: &str| {
-            changed(call, input, |entry| entry.concat_latent = Some(Arc::clone(&concat)))
+            changed(call, input, |entry| {
+                entry.concat_latent = Some(concat.shared());
+                entry.held.push(concat.clone());
+            })
         };
+        let room = studio.host.room(concat.shape())?;
         Ok(Outcome::values([
             Value::object(with("positive")?),
             Value::object(with("negative")?),
-            Value::object(LatentImage::new(Latent::zeros(concat.shape()))),
+            Value::object(LatentImage::new(room.latent(Latent::zeros(concat.shape())))),
         ]))
     }
 }
@@ -403,9 +407,9 @@ class! {
         .module("comfy_extras.nodes_edit_model");
     |studio, call| {
         let latent = call.object_if_given::<LatentImage>("latent")?;
-        let latent = latent.map(|latent| Arc::new(latent.samples.clone()));
         let seeing = changed(call, "conditioning", |entry| {
-            entry.reference_latents.extend(latent.clone());
+            entry.reference_latents.extend(latent.iter().map(|latent| latent.samples.shared()));
+            entry.held.extend(latent.iter().map(|latent| latent.samples.clone()));
         })?;
         Ok(Outcome::object(seeing))
     }
@@ -439,6 +443,7 @@ class! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     fn array(shape: [usize; 3], first: f32) -> Array {
         let count: usize = shape.iter().product();
@@ -457,11 +462,12 @@ mod tests {
 
     #[test]
     fn masked_pixels_become_grey_and_sizes_whole() {
-        let image = Image { batch: 1, height: 9, width: 8, channels: 3, values: vec![1.0; 9 * 8 * 3] };
+        let host = Host::with_budget(1 << 30);
+        let image = Image::filled(&host, [1, 9, 8, 3], 1.0).unwrap();
         let mut values = vec![0.0; 72];
         values[0] = 1.0;
-        let mask = Mask { batch: 1, height: 9, width: 8, values };
-        let (image, mask) = without_masked(&image, &mask, 8);
+        let mask = Mask::collect(&host, [1, 9, 8], values).unwrap();
+        let (image, mask) = without_masked(&image, &mask, 8).unwrap();
         assert_eq!((image.height, image.width, mask.height), (8, 8, 8));
         assert_eq!(&image.values[..4], &[0.5, 0.5, 0.5, 1.0]);
     }

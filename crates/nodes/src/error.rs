@@ -2,6 +2,7 @@
 
 use device::OutOfMemory;
 use graph::Failure;
+use meta::ByteSize;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -9,6 +10,24 @@ pub enum Error {
     /// Text with what, where and what to do.
     #[error("{0}")]
     Told(String),
+    /// Values on the host that there is too little memory for.
+    #[error(
+        "values of {shape:?} take {} of host memory, but {} are available ({} in all, {} in use): choose a smaller size \
+         or batch, or free the cached outputs of nodes",
+        ByteSize(short.wanted), ByteSize(short.available), ByteSize(short.budget), ByteSize(short.used)
+    )]
+    HostMemory {
+        /// The lengths of their axes.
+        shape: Vec<usize>,
+        /// The numbers.
+        short: OutOfMemory,
+    },
+    /// Values that no machine has memory for.
+    #[error("an array of {shape:?} values does not fit into memory; choose a smaller size")]
+    TooLarge {
+        /// The lengths of its axes.
+        shape: Vec<usize>,
+    },
     /// From a file.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
@@ -104,7 +123,15 @@ impl From<Error> for Failure {
             Error::Plan(placement::PlanError::NoRoom { .. }) => {
                 return Failure::OutOfMemory(error.to_string());
             }
-            Error::Plan(_) | Error::Told(_) | Error::Models(models::Error::Input { .. }) => "ValueError",
+            // What never fits is a wrong size; what does not fit now would after models have gone.
+            Error::HostMemory { short, .. } if short.wanted <= short.budget => {
+                return Failure::OutOfMemory(error.to_string());
+            }
+            Error::HostMemory { .. }
+            | Error::TooLarge { .. }
+            | Error::Plan(_)
+            | Error::Told(_)
+            | Error::Models(models::Error::Input { .. }) => "ValueError",
             Error::Io { .. } => "OSError",
             _ => "RuntimeError",
         };

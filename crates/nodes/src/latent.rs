@@ -12,6 +12,7 @@ use std::sync::Arc;
 use graph::Catalogue;
 use sampling::Latent;
 
+use crate::host::Samples;
 use crate::image::{Method, Target, scale_latent};
 use crate::value::LatentImage;
 use crate::{Error, Result, Studio};
@@ -26,9 +27,20 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
 }
 
 impl LatentImage {
-    /// Other values, and all the rest the same.
-    fn with_samples(&self, samples: Latent) -> LatentImage {
-        LatentImage { samples, ..self.clone() }
+    /// Values of this shape that `made` makes, and all the rest the same. There is room for them before they are made.
+    fn with(&self, shape: &[usize], made: impl FnOnce() -> Result<Latent>) -> Result<LatentImage> {
+        let room = self.samples.host().room(shape)?;
+        Ok(LatentImage { samples: room.latent(made()?), ..self.clone() })
+    }
+
+    /// Values of the same shape.
+    fn with_equal(&self, made: impl FnOnce() -> Result<Latent>) -> Result<LatentImage> {
+        self.with(self.samples.shape(), made)
+    }
+
+    /// Values that were made already, no more than before, and all the rest the same.
+    pub(crate) fn with_samples(&self, samples: Latent) -> Result<LatentImage> {
+        Ok(LatentImage { samples: Samples::new(self.samples.host(), samples)?, ..self.clone() })
     }
 
     /// How many pictures or videos there are.

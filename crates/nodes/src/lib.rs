@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod folders;
+pub mod host;
 pub mod picture;
 pub mod studio;
 pub mod value;
@@ -52,6 +53,6 @@ pub fn catalogue(studio: &Arc<Studio>) -> Catalogue {
 }
 
 /// Adds the classes that ComfyUI's own tests use. They are off unless asked for.
-pub fn add_testing_classes(catalogue: &mut Catalogue) {
-    testing::add(catalogue);
+pub fn add_testing_classes(catalogue: &mut Catalogue, studio: &Studio) {
+    testing::add(catalogue, &studio.host);
 }

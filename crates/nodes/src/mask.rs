@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use graph::{Catalogue, Failure, Input, Outcome};
 
-use crate::Studio;
 use crate::image::{Method, Target, growing, grown, pixels, scale_mask};
 use crate::studio::class;
 use crate::value::{Image, Mask};
+use crate::{Result, Studio};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -25,9 +25,9 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
 }
 
 /// Masks as grey pictures.
-pub(crate) fn to_image(mask: &Mask) -> Image {
-    let values = mask.values.iter().flat_map(|value| [*value; 3]).collect();
-    Image { batch: mask.batch, height: mask.height, width: mask.width, channels: 3, values }
+pub(crate) fn to_image(mask: &Mask) -> Result<Image> {
+    let values = mask.values.iter().flat_map(|value| [*value; 3]);
+    Image::collect(mask.host(), [mask.batch, mask.height, mask.width, 3], values)
 }
 
 class! {
@@ -40,14 +40,14 @@ class! {
         .output("MASK");
     |studio, call| {
         let shape = [1, call.size("height")?, call.size("width")?];
-        Ok(Outcome::object(Mask::filled(shape, call.float("value")? as f32)?))
+        Ok(Outcome::object(Mask::filled(&studio.host, shape, call.float("value")? as f32)?))
     }
 }
 
 class! {
     InvertMask in "mask";
     |schema| schema.about("Turns 0 into 1 and 1 into 0.").input(Input::socket("mask", "MASK")).output("MASK");
-    |studio, call| Ok(Outcome::object(call.object::<Mask>("mask")?.map(|value| 1.0 - value)))
+    |studio, call| Ok(Outcome::object(call.object::<Mask>("mask")?.map(|value| 1.0 - value)?))
 }
 
 class! {
@@ -60,7 +60,7 @@ class! {
     |studio, call| {
         let limit = call.float("value")?;
         let above = |value: f32| f32::from(u8::from(f64::from(value) > limit));
-        Ok(Outcome::object(call.object::<Mask>("mask")?.map(above)))
+        Ok(Outcome::object(call.object::<Mask>("mask")?.map(above)?))
     }
 }
 
@@ -80,8 +80,8 @@ class! {
         let (width, height) = (call.size("width")?.min(mask.width - x), call.size("height")?.min(mask.height - y));
         let frame_height = mask.height;
         let rows = (0..mask.batch).flat_map(|item| (y..y + height).map(move |row| item * frame_height + row));
-        let values = rows.flat_map(|row| &mask.values[row * mask.width + x..][..width]).copied().collect();
-        Ok(Outcome::object(Mask { batch: mask.batch, height, width, values }))
+        let values = rows.flat_map(|row| &mask.values[row * mask.width + x..][..width]).copied();
+        Ok(Outcome::object(Mask::collect(mask.host(), [mask.batch, height, width], values)?))
     }
 }
 
@@ -104,17 +104,19 @@ class! {
         }
         let operation = call.text("operation")?;
         let (left, top) = (call.size("x")?, call.size("y")?);
-        let source = source.repeated_to(destination.batch);
+        let source = source.repeated_to(destination.batch)?;
         let mut out = Mask::clone(&destination);
+        let places = out.values.to_mut()?;
         let width = source.width.min(out.width.saturating_sub(left));
         let height = if width == 0 { 0 } else { source.height.min(out.height.saturating_sub(top)) };
         for (item, row) in (0..out.batch).flat_map(|item| (0..height).map(move |row| (item, row))) {
             let to = (item * out.height + top + row) * out.width + left;
             let from = (item * source.height + row) * source.width;
-            let values = out.values[to..to + width].iter_mut().zip(&source.values[from..from + width]);
+            let values = places[to..to + width].iter_mut().zip(&source.values[from..from + width]);
             values.for_each(|(value, source)| *value = combined(operation, *value, *source));
         }
-        Ok(Outcome::object(out.map(|value| value.clamp(0.0, 1.0))))
+        places.iter_mut().for_each(|value| *value = value.clamp(0.0, 1.0));
+        Ok(Outcome::object(out))
     }
 }
 
@@ -146,7 +148,7 @@ class! {
         let (width, height) = (mask.width, mask.height);
         let columns = edge_factors(call.size("left")?, call.size("right")?, width);
         let rows = edge_factors(call.size("top")?, call.size("bottom")?, height);
-        for (place, value) in mask.values.iter_mut().enumerate() {
+        for (place, value) in mask.values.to_mut()?.iter_mut().enumerate() {
             let (column, row) = (place % width, place / width % height);
             let factors = columns[column].iter().chain(&rows[row]);
             *value = factors.fold(*value, |value, factor| value * factor);
@@ -187,7 +189,7 @@ class! {
         let steps = expand.unsigned_abs().min((mask.width + mask.height) as u64);
         for _ in 0..steps {
             call.check()?;
-            mask = grown_once(&mask, is_tapered, expand > 0);
+            mask = grown_once(&mask, is_tapered, expand > 0)?;
         }
         Ok(Outcome::object(mask))
     }
@@ -195,10 +197,11 @@ class! {
 
 /// The largest value of each place and its neighbours, or the smallest. Beyond the edge nothing counts that the mask
 /// does not have there itself.
-fn grown_once(mask: &Mask, is_tapered: bool, is_larger: bool) -> Mask {
+fn grown_once(mask: &Mask, is_tapered: bool, is_larger: bool) -> Result<Mask> {
     let Mask { batch, height, width, .. } = *mask;
     let pick = |a: f32, b: f32| if is_larger { a.max(b) } else { a.min(b) };
-    let mut values = Vec::with_capacity(mask.values.len());
+    let room = mask.host().room(&mask.shape())?;
+    let mut values = room.vector()?;
     for item in 0..batch {
         let at = |row: usize, column: usize| mask.values[(item * height + row) * width + column];
         for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
@@ -216,7 +219,7 @@ fn grown_once(mask: &Mask, is_tapered: bool, is_larger: bool) -> Mask {
             values.push(value);
         }
     }
-    Mask { batch, height, width, values }
+    Ok(Mask::of(mask.shape(), room.hold(values)))
 }
 
 class! {
@@ -226,7 +229,7 @@ class! {
         .about("Makes grey pictures of masks.")
         .input(Input::socket("mask", "MASK"))
         .output("IMAGE");
-    |studio, call| Ok(Outcome::object(to_image(&*call.object("mask")?)))
+    |studio, call| Ok(Outcome::object(to_image(&*call.object("mask")?)?))
 }
 
 class! {
@@ -242,7 +245,7 @@ class! {
         let name = call.text("channel")?;
         let channel = ["red", "green", "blue", "alpha"].iter().position(|channel| *channel == name);
         match channel.filter(|channel| *channel < image.channels) {
-            Some(channel) => Ok(Outcome::object(image.channel(channel))),
+            Some(channel) => Ok(Outcome::object(image.channel(channel)?)),
             None => Err(Failure::value(format!("the picture has no channel \"{name}\"; it has {}", image.channels))),
         }
     }
@@ -256,12 +259,13 @@ class! {
         .input(Input::int("color", 0, 0, 0xFF_FFFF).with("step", 1).with("display", "number"))
         .output("MASK");
     |studio, call| {
-        let image = call.object::<Image>("image")?.with_channels(3);
+        let image = call.object::<Image>("image")?.with_channels(3)?;
         let colour = call.int("color")?;
         let byte = |value: f32| (value.clamp(0.0, 1.0) * 255.0).round_ties_even() as i64;
         let is_colour = |pixel: &[f32]| pixel.iter().fold(0, |sum, value| (sum << 8) + byte(*value)) == colour;
-        let values = image.values.chunks_exact(3).map(|pixel| f32::from(u8::from(is_colour(pixel)))).collect();
-        Ok(Outcome::object(Mask { batch: image.batch, height: image.height, width: image.width, values }))
+        let values = image.values.chunks_exact(3).map(|pixel| f32::from(u8::from(is_colour(pixel))));
+        let shape = [image.batch, image.height, image.width];
+        Ok(Outcome::object(Mask::collect(image.host(), shape, values)?))
     }
 }
 
@@ -275,14 +279,13 @@ class! {
     |studio, call| {
         let masks = grown::<Mask>(call, "masks")?;
         let (width, height) = (masks[0].width, masks[0].height);
-        let mut out = Mask::filled([0, height, width], 0.0)?;
-        for mask in masks {
-            let fits = (mask.width, mask.height) == (width, height);
-            let target = Target::cropped(width, height);
-            let mask = if fits { mask } else { Arc::new(scale_mask(&mask, target, Method::Bilinear)?) };
-            out.batch += mask.batch;
-            out.values.extend(&mask.values);
-        }
-        Ok(Outcome::object(out))
+        let fitted = masks.iter().map(|mask| match (mask.width, mask.height) == (width, height) {
+            true => Ok(Mask::clone(mask)),
+            false => scale_mask(mask, Target::cropped(width, height), Method::Bilinear),
+        });
+        let fitted: Vec<Mask> = fitted.collect::<Result<_>>()?;
+        let shape = [fitted.iter().map(|mask| mask.batch).sum(), height, width];
+        let values = fitted.iter().flat_map(|mask| &mask.values).copied();
+        Ok(Outcome::object(Mask::collect(masks[0].host(), shape, values)?))
     }
 }

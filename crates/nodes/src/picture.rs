@@ -19,6 +19,7 @@ use image::{
     AnimationDecoder, DynamicImage, ExtendedColorType, ImageDecoder, ImageFormat, ImageReader, Limits,
 };
 
+use crate::host::Host;
 use crate::value::Image;
 use crate::{Error, Result};
 
@@ -58,16 +59,16 @@ pub enum PreviewFormat {
 /// picture has 4 channels if the file has transparency. It is turned as the camera says.
 ///
 /// # Errors
-/// It is no picture, or a broken one, or too large.
-pub fn decode(bytes: &[u8]) -> Result<Image> {
-    Ok(convert::to_image(&[decode_first(bytes)?]))
+/// It is no picture, or a broken one, or too large, or there is too little memory.
+pub fn decode(host: &Host, bytes: &[u8]) -> Result<Image> {
+    convert::to_image(host, &[decode_first(bytes)?])
 }
 
 /// Reads a picture file with all its frames, those of another size than the first left out.
 ///
 /// # Errors
 /// As for [`decode`].
-pub fn decode_frames(bytes: &[u8]) -> Result<Image> {
+pub fn decode_frames(host: &Host, bytes: &[u8]) -> Result<Image> {
     let frames = match image::guess_format(bytes) {
         Ok(ImageFormat::Gif) => frames_of(limited(GifDecoder::new(Cursor::new(bytes))?)?)?,
         Ok(ImageFormat::WebP) => {
@@ -81,7 +82,7 @@ pub fn decode_frames(bytes: &[u8]) -> Result<Image> {
         _ => Vec::new(),
     };
     // One frame is read as a still picture, which keeps what the format says about colours and turning.
-    if frames.len() < 2 { decode(bytes) } else { Ok(convert::to_image(&frames)) }
+    if frames.len() < 2 { decode(host, bytes) } else { convert::to_image(host, &frames) }
 }
 
 /// Reads a picture file as 8-bit pixels with 3 or 4 channels, not turned.

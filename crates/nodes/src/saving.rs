@@ -1,8 +1,6 @@
 //! Outputs: pictures saved, shown and sent.
 
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
 use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, Hidden, Input, Literal, Map, NodeClass, Outcome, Picture, Schema};
@@ -11,7 +9,7 @@ use rayon::prelude::*;
 use crate::folders::Place;
 use crate::picture;
 use crate::value::{Image, Mask};
-use crate::{Error, Result, Studio};
+use crate::{Result, Studio};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -28,6 +26,8 @@ pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
 /// The level of compression for files that stay, and for those that go.
 const SAVED_LEVEL: u8 = 4;
 const PREVIEW_LEVEL: u8 = 1;
+/// Pixels of 8 bits that take as much memory as one value.
+const VALUES_IN_BYTES: usize = 4;
 
 /// Where pictures are saved, and how.
 #[derive(Clone, Copy)]
@@ -51,8 +51,7 @@ fn save(studio: &Studio, call: &Call, image: &Image, to: Destination<'_>) -> Res
     let mut shown = Vec::new();
     for (index, bytes) in files.iter().enumerate() {
         call.check()?;
-        let name = place.next_name(index, "png");
-        write_file(&place.folder.join(&name), bytes)?;
+        let name = place.save(index, "png", bytes)?;
         shown.push(file_item(&name, &place.subfolder, to.place));
     }
     Ok(shown)
@@ -61,6 +60,8 @@ fn save(studio: &Studio, call: &Call, image: &Image, to: Destination<'_>) -> Res
 /// All pictures of a batch as PNG files, with the workflow that made them.
 fn encoded(studio: &Studio, call: &Call, image: &Image, level: u8) -> Result<Vec<Vec<u8>>> {
     let text = provenance(studio, call);
+    // In 8 bits, and as a file that may be as large.
+    let _files = image.host().room(&[2, image.values.len() / VALUES_IN_BYTES + 1])?;
     let encode = |index| picture::encode_png(image, index, level, &text);
     (0..image.batch).into_par_iter().map(encode).collect()
 }
@@ -71,11 +72,6 @@ pub(crate) fn provenance(studio: &Studio, call: &Call) -> Vec<(String, String)> 
         return Vec::new();
     }
     picture::provenance(&call.job.prompt.to_literal(), call.extra_png_info())
-}
-
-/// Writes a file whole.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// A file as clients are told of it.
@@ -170,7 +166,7 @@ impl NodeClass for MaskPreview {
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
-        let image = crate::mask::to_image(&*call.object::<Mask>("mask")?);
+        let image = crate::mask::to_image(&*call.object::<Mask>("mask")?)?;
         let items = self.0.save(call, &image, "ComfyUI")?;
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![false.into()])])))
     }
@@ -213,7 +209,7 @@ impl NodeClass for SaveImageWebsocket {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let image = call.object::<Image>("images")?;
-        let colours = image.with_channels(3);
+        let colours = image.with_channels(3)?;
         for index in 0..image.batch {
             let pixels = picture::pixels_of(&colours, index)?;
             let (width, height, rgb) = (pixels.width, pixels.height, pixels.bytes);
@@ -249,8 +245,7 @@ impl NodeClass for SaveAnimatedPng {
         let level = u8::try_from(call.int("compress_level")?.clamp(0, 9)).unwrap_or(SAVED_LEVEL);
         let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
         let bytes = picture::animated_png(&image, frame_ms, level, &provenance(&self.0, call))?;
-        let name = place.next_name(0, "png");
-        write_file(&place.folder.join(&name), &bytes)?;
+        let name = place.save(0, "png", &bytes)?;
         let items = vec![file_item(&name, &place.subfolder, Place::Output)];
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![true.into()])])))
     }
@@ -280,8 +275,7 @@ impl NodeClass for SaveAnimatedWebp {
         let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, size)?;
         let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
         let bytes = picture::animated_webp(&image, frame_ms, &provenance(&self.0, call))?;
-        let name = place.next_name(0, "webp");
-        write_file(&place.folder.join(&name), &bytes)?;
+        let name = place.save(0, "webp", &bytes)?;
         let items = vec![file_item(&name, &place.subfolder, Place::Output)];
         let moves = image.batch > 1;
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![moves.into()])])))

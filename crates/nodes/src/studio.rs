@@ -33,6 +33,7 @@ use device::{Device, Registry};
 use meta::DeviceId;
 use residency::Residency;
 
+use crate::host::Host;
 use crate::{Error, Folders, Result};
 
 pub(crate) use class::class;
@@ -54,6 +55,8 @@ pub struct Studio {
     pub folders: Folders,
     /// The machine's devices.
     pub devices: Registry,
+    /// The memory for pictures, masks and latents.
+    pub host: Host,
     /// Where models compute unless a node says otherwise.
     pub compute: DeviceId,
     /// Loaded models.
@@ -74,6 +77,9 @@ pub struct Studio {
     /// Who gets saved pictures instead of the output folder.
     kept: Option<KeptPictures>,
 }
+
+/// The memory for values in a studio without a CPU, which only tests have.
+const USUAL_HOST_BYTES: u64 = 1 << 30;
 
 /// A file that was opened, and when it had last been changed then.
 struct OpenFile {
@@ -109,9 +115,11 @@ impl Studio {
     #[must_use]
     pub fn new(folders: Folders, devices: Registry, compute: DeviceId, settings: Settings) -> Studio {
         let residency = Arc::new(Residency::new(devices.clone()));
+        let host = devices.get(DeviceId::CPU).map_or_else(|_| Host::with_budget(USUAL_HOST_BYTES), Host::new);
         Studio {
             folders,
             devices,
+            host,
             compute,
             residency,
             loaded: Mutex::default(),

@@ -15,9 +15,11 @@ mod waiting;
 
 use graph::{Catalogue, Schema};
 
+use crate::host::Host;
+
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue) {
-    stubs::add(catalogue);
+pub(crate) fn add(catalogue: &mut Catalogue, host: &Host) {
+    stubs::add(catalogue, host);
     pictures::add(catalogue);
     verdicts::add(catalogue);
     logic::add(catalogue);

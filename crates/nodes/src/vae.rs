@@ -10,6 +10,7 @@ use residency::{Cancel, Session};
 use sampling::Latent;
 
 use crate::conditioning::{resized, without_masked};
+use crate::host::Samples;
 use crate::sampling_nodes::planes::dims;
 use crate::studio::{Network, Vae, Wanted, Work, class};
 use crate::value::{Image, LatentImage, Mask};
@@ -71,24 +72,23 @@ fn encode_with(
     vae: &Vae,
     image: &Image,
     tiling: Option<(usize, usize)>,
-) -> Result<Latent> {
-    let Image { batch, height, width, channels, values } = image;
+) -> Result<Samples> {
     let factor = factor_of(vae)?;
-    let tiling =
-        tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
-    let job = Job::new(Work::Encode { height: height / factor, width: width / factor }, tiling);
+    let tiling = tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
+    let job = Job::new(Work::Encode { height: image.height / factor, width: image.width / factor }, tiling);
     with_vae(studio, call, vae, &job, |kl, session, tiling| {
-        let pixels = session.lane()?.tensor([*batch, *height, *width, *channels], values)?;
+        let pixels = session.lane()?.tensor(image.shape(), &image.values)?;
         let latent = match tiling {
             Some(tiling) => kl.encode_tiled(session, &pixels, tiling)?,
             None => kl.encode(session, &pixels)?,
         };
-        Ok(Latent::new(latent.dims().to_vec(), latent.to_vec()?)?)
+        let room = studio.host.room(latent.dims())?;
+        Ok(room.latent(Latent::new(latent.dims().to_vec(), latent.to_vec()?)?))
     })
 }
 
 /// A picture's latent.
-pub(crate) fn encode(studio: &Studio, call: &Call, vae: &Vae, image: &Image) -> Result<Latent> {
+pub(crate) fn encode(studio: &Studio, call: &Call, vae: &Vae, image: &Image) -> Result<Samples> {
     encode_with(studio, call, vae, image, None)
 }
 
@@ -105,19 +105,27 @@ fn decode(studio: &Studio, call: &Call, tiling: Option<(usize, usize)>) -> Resul
     let vae = call.object::<Vae>("vae")?;
     let latent = call.object::<LatentImage>("samples")?;
     let (shape, factor) = (dims(&latent.samples)?, factor_of(&vae)?);
-    let tiling =
-        tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
+    let Network::Kl(kl) = &vae.source.network else {
+        return Err(Failure::value(format!("{} is no autoencoder", vae.source.name())));
+    };
+    let tiling = tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
     let job = Job::new(Work::Decode { height: shape[2], width: shape[3] }, tiling);
+    // Whether there is a place for the picture is known before it is made.
+    let channels = kl.config().out_channels;
+    let expected = [shape[0], shape[2].saturating_mul(factor), shape[3].saturating_mul(factor), channels];
+    let mut room = Some(studio.host.room(&expected)?);
     let image = with_vae(studio, call, &vae, &job, |kl, session, tiling| {
         let latent = session.lane()?.tensor(shape, latent.samples.values())?;
         let picture = match tiling {
             Some(tiling) => kl.decode_tiled(session, &latent, tiling)?,
             None => kl.decode(session, &latent)?,
         };
-        let [batch, height, width, channels] = *picture.dims() else {
+        let Ok(shape) = <[usize; 4]>::try_from(picture.dims()) else {
             return Err(Error::Told(format!("a decoded picture has the shape {}", picture.shape())));
         };
-        Ok(Image { batch, height, width, channels, values: picture.to_vec()? })
+        // A second try, with more of the model elsewhere, has to make room again.
+        let room = room.take().filter(|_| shape == expected).map_or_else(|| studio.host.room(&shape), Ok)?;
+        Ok(Image::of(shape, room.hold(picture.to_vec()?)))
     })?;
     Ok(Outcome::object(image))
 }
@@ -200,25 +208,25 @@ class! {
             return Err(Failure::value("the vae input is no autoencoder"));
         };
         let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
-        let (emptied, mask) = without_masked(&pixels, &mask, kl.config().factor());
+        let (emptied, mask) = without_masked(&pixels, &mask, kl.config().factor())?;
         let latent = encode(studio, call, &vae, &emptied)?;
-        let noise_mask = Some(grown(&mask, call.size("grow_mask_by")?));
+        let noise_mask = Some(grown(&mask, call.size("grow_mask_by")?)?);
         Ok(Outcome::object(LatentImage { noise_mask, ..LatentImage::new(latent) }))
     }
 }
 
 /// A mask of zeros and ones, with everything near a one set as well.
-fn grown(mask: &Mask, by: usize) -> Mask {
+fn grown(mask: &Mask, by: usize) -> Result<Mask> {
     let round = |value: f32| value.round_ties_even();
-    let mut out = Mask { values: mask.values.iter().map(|value| round(*value)).collect(), ..mask.clone() };
+    let mut out = mask.map(round)?;
     if by == 0 {
-        return out;
+        return Ok(out);
     }
     // A square of this side around each place, which for even sides reaches further up and left.
     let before = (by - 1).div_ceil(2);
     let reach = |at: usize, length: usize| at.saturating_sub(before)..(at + by - before).min(length);
     let plane = mask.height * mask.width;
-    for (at, value) in out.values.iter_mut().enumerate() {
+    for (at, value) in out.values.to_mut()?.iter_mut().enumerate() {
         let (item, y, x) = (at / plane.max(1), at / mask.width % mask.height, at % mask.width);
         let near = |y: usize, x: usize| round(mask.values[item * plane + y * mask.width + x]);
         let sum: f32 = reach(y, mask.height)
@@ -227,22 +235,23 @@ fn grown(mask: &Mask, by: usize) -> Mask {
             .sum();
         *value = round(sum.clamp(0.0, 1.0));
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     #[test]
     fn masks_grow_by_a_square() {
         let mut values = vec![0.0; 49];
         values[3 * 7 + 3] = 0.9;
-        let mask = Mask { batch: 1, height: 7, width: 7, values };
-        let ones = |by: usize| grown(&mask, by).values.iter().filter(|value| **value == 1.0).count();
+        let mask = Mask::collect(&Host::with_budget(1 << 30), [1, 7, 7], values).unwrap();
+        let ones = |by: usize| grown(&mask, by).unwrap().values.iter().filter(|value| **value == 1.0).count();
         assert_eq!((ones(0), ones(1), ones(3)), (1, 1, 9));
         // An even side reaches one further down and right, where the square begins earlier.
-        let even = grown(&mask, 2);
+        let even = grown(&mask, 2).unwrap();
         let set: Vec<usize> = (0..49).filter(|at| even.values[*at] == 1.0).collect();
         assert_eq!(set, [3 * 7 + 3, 3 * 7 + 4, 4 * 7 + 3, 4 * 7 + 4]);
     }

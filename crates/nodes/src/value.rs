@@ -7,6 +7,7 @@ use std::sync::Arc;
 use graph::Object;
 use sampling::Latent;
 
+use crate::host::{Host, Samples, Values};
 use crate::{Error, Result};
 
 /// Pictures, `[batch, height, width, channels]`, values 0 to 1: `IMAGE`.
@@ -21,7 +22,7 @@ pub struct Image {
     /// 3, or 4 with transparency.
     pub channels: usize,
     /// The values, the last axis fastest.
-    pub values: Vec<f32>,
+    pub values: Values,
 }
 
 /// Masks, `[batch, height, width]`, values 0 to 1: `MASK`.
@@ -34,14 +35,14 @@ pub struct Mask {
     /// Pixels in a row.
     pub width: usize,
     /// The values, the last axis fastest.
-    pub values: Vec<f32>,
+    pub values: Values,
 }
 
 /// A latent picture or video: `LATENT`.
 #[derive(Clone, PartialEq)]
 pub struct LatentImage {
     /// The values in the autoencoder's scale, `[batch, channels, height, width]`, or with frames before the height.
-    pub samples: Latent,
+    pub samples: Samples,
     /// 1 where the picture is made new.
     pub noise_mask: Option<Mask>,
     /// Which noise of the batch each item gets.
@@ -99,6 +100,8 @@ pub struct Entry {
     pub reference_latents: Vec<Arc<Latent>>,
     /// How references are placed: `offset`, `index` and so on.
     pub reference_method: Option<String>,
+    /// Keeps the latents above in the host's ledger.
+    pub held: Vec<Samples>,
     /// Whether it counts only where no other entry does.
     pub is_default: bool,
     /// Numbers of SDXL and others, such as `width`, `crop_w`, `target_height`, `aesthetic_score`.
@@ -118,42 +121,61 @@ pub enum Area {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sigmas(pub Vec<f32>);
 
-/// Values that one array may have: 64 GiB of them. Beyond it, a size in a workflow is a mistake.
-const MAX_VALUES: usize = 1 << 34;
-
-/// How many values an array of a shape has.
+/// An empty array for values of a shape that a node needs for a moment. The caller has made room for it.
 ///
 /// # Errors
-/// More than any machine's memory holds.
-pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
+/// It is larger than this machine's memory.
+pub(crate) fn reserved(shape: &[usize]) -> Result<Vec<f32>> {
+    let too_large = || Error::TooLarge { shape: shape.to_vec() };
     let length = shape.iter().try_fold(1usize, |length, axis| length.checked_mul(*axis));
-    length.filter(|length| *length <= MAX_VALUES).ok_or_else(|| too_large(shape))
-}
-
-/// An array of a shape, the same value everywhere.
-///
-/// # Errors
-/// It is larger than any machine's memory, or than this one's.
-pub(crate) fn filled(shape: &[usize], value: f32) -> Result<Vec<f32>> {
-    let length = checked_len(shape)?;
     let mut values = Vec::new();
-    values.try_reserve_exact(length).map_err(|_| too_large(shape))?;
-    values.resize(length, value);
+    values.try_reserve_exact(length.ok_or_else(too_large)?).map_err(|_| too_large())?;
     Ok(values)
 }
 
-fn too_large(shape: &[usize]) -> Error {
-    Error::Told(format!("an array of {shape:?} values does not fit into memory; choose a smaller size"))
+/// The same, with one value everywhere.
+///
+/// # Errors
+/// It is larger than this machine's memory.
+pub(crate) fn filled(shape: &[usize], value: f32) -> Result<Vec<f32>> {
+    let mut values = reserved(shape)?;
+    values.resize(shape.iter().product(), value);
+    Ok(values)
 }
 
 impl Image {
-    /// Pictures of `[batch, height, width, channels]`, the same value everywhere.
+    /// Pictures of `[batch, height, width, channels]` from their values.
     ///
     /// # Errors
     /// They do not fit into memory.
-    pub fn filled(shape: [usize; 4], value: f32) -> Result<Image> {
-        let [batch, height, width, channels] = shape;
-        Ok(Image { batch, height, width, channels, values: filled(&shape, value)? })
+    pub fn collect(host: &Host, shape: [usize; 4], values: impl IntoIterator<Item = f32>) -> Result<Image> {
+        Ok(Image::of(shape, host.room(&shape)?.collect(values)?))
+    }
+
+    /// The same value everywhere.
+    ///
+    /// # Errors
+    /// They do not fit into memory.
+    pub fn filled(host: &Host, shape: [usize; 4], value: f32) -> Result<Image> {
+        Ok(Image::of(shape, host.room(&shape)?.filled(value)?))
+    }
+
+    /// Values as pictures; there are as many as the shape has.
+    #[must_use]
+    pub fn of([batch, height, width, channels]: [usize; 4], values: Values) -> Image {
+        Image { batch, height, width, channels, values }
+    }
+
+    /// Batch, height, width and channels.
+    #[must_use]
+    pub fn shape(&self) -> [usize; 4] {
+        [self.batch, self.height, self.width, self.channels]
+    }
+
+    /// The host that they are on, where what is made of them belongs.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        self.values.host()
     }
 
     /// Values of one picture.
@@ -170,64 +192,99 @@ impl Image {
     }
 
     /// Some pictures of the batch, by their numbers, in that order; numbers that there are not are left out.
-    pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Image {
+    pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Result<Image> {
         let indices: Vec<usize> = indices.into_iter().filter(|index| *index < self.batch).collect();
-        let values = indices.iter().flat_map(|index| self.frame(*index)).copied().collect();
-        Image { batch: indices.len(), values, ..*self }
+        let shape = [indices.len(), self.height, self.width, self.channels];
+        Image::collect(self.host(), shape, indices.iter().flat_map(|index| self.frame(*index)).copied())
     }
 
     /// A batch of another size: cut, or begun again from the start.
-    pub(crate) fn repeated_to(&self, batch: usize) -> Image {
-        self.frames((0..batch).map(|index| index % self.batch.max(1)))
+    pub(crate) fn repeated_to(&self, batch: usize) -> Result<Image> {
+        match batch == self.batch {
+            true => Ok(self.clone()),
+            false => self.frames((0..batch).map(|index| index % self.batch.max(1))),
+        }
     }
 
     /// With that many channels: cut, or filled up with 1.
-    pub(crate) fn with_channels(&self, channels: usize) -> Image {
+    pub(crate) fn with_channels(&self, channels: usize) -> Result<Image> {
+        if channels == self.channels {
+            return Ok(self.clone());
+        }
         let filled_up =
-            |pixel: &[f32]| (0..channels).map(|at| pixel.get(at).copied().unwrap_or(1.0)).collect::<Vec<_>>();
-        let values = self.values.chunks_exact(self.channels.max(1)).flat_map(filled_up).collect();
-        Image { channels, values, ..*self }
+            |pixel: &[f32]| (0..channels).map(|at| pixel.get(at).copied().unwrap_or(1.0)).collect();
+        let pixels = self.values.chunks_exact(self.channels.max(1));
+        let shape = [self.batch, self.height, self.width, channels];
+        Image::collect(self.host(), shape, pixels.flat_map::<Vec<f32>, _>(filled_up))
     }
 
     /// One channel as masks.
-    pub(crate) fn channel(&self, channel: usize) -> Mask {
-        let values = self.values.chunks_exact(self.channels.max(1)).map(|pixel| pixel[channel]).collect();
-        Mask { batch: self.batch, height: self.height, width: self.width, values }
+    pub(crate) fn channel(&self, channel: usize) -> Result<Mask> {
+        let values = self.values.chunks_exact(self.channels.max(1)).map(|pixel| pixel[channel]);
+        Mask::collect(self.host(), [self.batch, self.height, self.width], values)
     }
 
     /// `f` of every value.
-    pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Image {
-        Image { values: self.values.iter().map(|value| f(*value)).collect(), ..*self }
+    pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Result<Image> {
+        Image::collect(self.host(), self.shape(), self.values.iter().map(|value| f(*value)))
     }
 }
 
 impl Mask {
-    /// Masks of `[batch, height, width]`, the same value everywhere.
+    /// Masks of `[batch, height, width]` from their values.
     ///
     /// # Errors
     /// They do not fit into memory.
-    pub fn filled(shape: [usize; 3], value: f32) -> Result<Mask> {
-        let [batch, height, width] = shape;
-        Ok(Mask { batch, height, width, values: filled(&shape, value)? })
+    pub fn collect(host: &Host, shape: [usize; 3], values: impl IntoIterator<Item = f32>) -> Result<Mask> {
+        Ok(Mask::of(shape, host.room(&shape)?.collect(values)?))
+    }
+
+    /// The same value everywhere.
+    ///
+    /// # Errors
+    /// They do not fit into memory.
+    pub fn filled(host: &Host, shape: [usize; 3], value: f32) -> Result<Mask> {
+        Ok(Mask::of(shape, host.room(&shape)?.filled(value)?))
+    }
+
+    /// Values as masks; there are as many as the shape has.
+    #[must_use]
+    pub fn of([batch, height, width]: [usize; 3], values: Values) -> Mask {
+        Mask { batch, height, width, values }
+    }
+
+    /// Batch, height and width.
+    #[must_use]
+    pub fn shape(&self) -> [usize; 3] {
+        [self.batch, self.height, self.width]
+    }
+
+    /// The host that they are on, where what is made of them belongs.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        self.values.host()
     }
 
     /// Some masks of the batch, by their numbers, in that order; numbers that there are not are left out.
-    pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Mask {
+    pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Result<Mask> {
         let length = self.height * self.width;
         let indices: Vec<usize> = indices.into_iter().filter(|index| *index < self.batch).collect();
         let frame = |index: &usize| &self.values[index * length..(index + 1) * length];
-        let values = indices.iter().flat_map(frame).copied().collect();
-        Mask { batch: indices.len(), values, ..*self }
+        let shape = [indices.len(), self.height, self.width];
+        Mask::collect(self.host(), shape, indices.iter().flat_map(frame).copied())
     }
 
     /// A batch of another size: cut, or begun again from the start.
-    pub(crate) fn repeated_to(&self, batch: usize) -> Mask {
-        self.frames((0..batch).map(|index| index % self.batch.max(1)))
+    pub(crate) fn repeated_to(&self, batch: usize) -> Result<Mask> {
+        match batch == self.batch {
+            true => Ok(self.clone()),
+            false => self.frames((0..batch).map(|index| index % self.batch.max(1))),
+        }
     }
 
     /// `f` of every value.
-    pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Mask {
-        Mask { values: self.values.iter().map(|value| f(*value)).collect(), ..*self }
+    pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Result<Mask> {
+        Mask::collect(self.host(), self.shape(), self.values.iter().map(|value| f(*value)))
     }
 }
 
@@ -251,6 +308,7 @@ impl Entry {
             concat_mask: None,
             reference_latents: Vec::new(),
             reference_method: None,
+            held: Vec::new(),
             is_default: false,
             numbers: Vec::new(),
         }
@@ -260,7 +318,7 @@ impl Entry {
 impl LatentImage {
     /// A latent with nothing else said.
     #[must_use]
-    pub fn new(samples: Latent) -> LatentImage {
+    pub fn new(samples: Samples) -> LatentImage {
         LatentImage { samples, noise_mask: None, batch_index: None, pixels_per_value: None }
     }
 }

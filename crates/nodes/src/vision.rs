@@ -12,6 +12,7 @@ use models::vision::florence2::{Answer, Generation, Labelled, Task};
 use residency::{Cancel, Session};
 use tensor::Tensor;
 
+use crate::host::Host;
 use crate::image::{Target, scale_image_as_pillow};
 use crate::studio::{Captioner, Network, Source, Wanted, Work, class};
 use crate::value::{Image, Mask};
@@ -140,7 +141,7 @@ fn run(studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
     let wanted = Wanted { source, beside: &[], loras: &[], work: &Work::Caption };
     let mut answers = Vec::with_capacity(image.batch);
     for index in 0..image.batch {
-        let picture = image.frames([index]).with_channels(3);
+        let picture = image.frames([index])?.with_channels(3)?;
         let written = studio.with_session(wanted, &cancel, |opened| {
             let started = Instant::now();
             let written = describe(captioner, &opened.session, &picture, &asked)?;
@@ -154,7 +155,7 @@ fn run(studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
     if !keep {
         studio.let_go(source)?;
     }
-    Ok(joined(answers, (image.height, image.width))?)
+    Ok(joined(image.host(), answers, (image.height, image.width))?)
 }
 
 /// The model's answer, as it wrote it.
@@ -274,7 +275,7 @@ fn without_tags(written: &str) -> String {
 }
 
 /// The answers to all pictures as the node gives them.
-fn joined(answers: Vec<Found>, (height, width): (usize, usize)) -> Result<Outcome> {
+fn joined(host: &Host, answers: Vec<Found>, (height, width): (usize, usize)) -> Result<Outcome> {
     let batch = answers.len();
     let captions: Vec<Literal> = answers.iter().map(|one| Literal::from(one.caption.as_str())).collect();
     let data: Vec<Literal> = answers.iter().flat_map(|one| one.data.clone()).collect();
@@ -284,12 +285,12 @@ fn joined(answers: Vec<Found>, (height, width): (usize, usize)) -> Result<Outcom
         masks.extend(answer.mask);
     }
     let image = match pictures.len() {
-        0 => Image::filled([1, EMPTY_SIDE, EMPTY_SIDE, 3], 0.0)?,
-        batch => Image { batch, height, width, channels: 3, values: pictures.concat() },
+        0 => Image::filled(host, [1, EMPTY_SIDE, EMPTY_SIDE, 3], 0.0)?,
+        batch => Image::collect(host, [batch, height, width, 3], pictures.into_iter().flatten())?,
     };
     let mask = match masks.len() {
-        0 => Mask::filled([1, EMPTY_SIDE, EMPTY_SIDE], 0.0)?,
-        batch => Mask { batch, height, width, values: masks.concat() },
+        0 => Mask::filled(host, [1, EMPTY_SIDE, EMPTY_SIDE], 0.0)?,
+        batch => Mask::collect(host, [batch, height, width], masks.into_iter().flatten())?,
     };
     // One picture gives a text, several give a list of them.
     let caption = match captions {

@@ -103,7 +103,7 @@ fn compare(
         let values = match part {
             "latent" => got.object::<LatentImage>("latent").samples.values().to_vec(),
             "encoded.12" => got.object::<LatentImage>("encoded").samples.values().to_vec(),
-            "image.9" => got.object::<Image>("image").values.clone(),
+            "image.9" => got.object::<Image>("image").values.to_vec(),
             "pooled.4" => first_entry(&got.object("text")).1,
             "cond.4.rms" => row_means(&first_entry(&got.object("text")).0),
             // The empty prompt, which only the sampler sees.

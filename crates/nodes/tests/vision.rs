@@ -11,6 +11,7 @@ use device::{Backend, Device, Registry};
 use device_cpu::CpuBackend;
 use graph::{Call, Catalogue, Failure, Inputs, Literal, Outcome, Outputs, Slot, Value};
 use meta::{DeviceId, Encoding, Shape};
+use nodes::host::{Host, Samples};
 use nodes::studio::Settings;
 use nodes::value::{Conditioning, Image, Mask};
 use nodes::{Folders, Studio};
@@ -82,9 +83,9 @@ fn write_model(models: &Path) {
 }
 
 fn picture(batch: usize) -> Image {
-    let mut image = Image::filled([batch, 40, 56, 3], 0.0).unwrap();
-    image.values = Procedural::new("picture", 0.5, 0.5).values(image.values.len());
-    image
+    let shape = [batch, 40, 56, 3];
+    let values = Procedural::new("picture", 0.5, 0.5).values(shape.iter().product());
+    Image::collect(&Host::with_budget(1 << 30), shape, values).unwrap()
 }
 
 fn asked(model: &Value, image: Image, task: &str) -> Inputs {
@@ -337,8 +338,9 @@ fn noise_is_added_and_guidance_is_switched_off() {
     let noise = bench.run("RandomNoise", Inputs::default().with("noise_seed", 3)).unwrap().remove(0);
     let shape = [1, 16, 4, 4];
     let values = Procedural::new("latent", 1.0, 0.0).values(256);
-    let latent =
-        nodes::value::LatentImage::new(sampling::Latent::new(shape.to_vec(), values.clone()).unwrap());
+    let latent = sampling::Latent::new(shape.to_vec(), values.clone()).unwrap();
+    let latent = Samples::new(&Host::with_budget(1 << 30), latent).unwrap();
+    let latent = nodes::value::LatentImage::new(latent);
     let add = |sigmas: Vec<f32>| {
         let inputs = Inputs::default()
             .with("model", model.clone())
@@ -390,8 +392,8 @@ fn default_entries_count_where_no_other_does() {
     };
     // The left half, in latent values; the right half is what is missing to it.
     let half = |text: &nodes::value::Entry, is_left: bool| {
-        let values = (0..64).map(|at| f32::from((at % 8 < 4) == is_left)).collect();
-        let mask = Some(Arc::new(Mask { batch: 1, height: 8, width: 8, values }));
+        let values = (0..64).map(|at| f32::from((at % 8 < 4) == is_left));
+        let mask = Some(Arc::new(Mask::collect(&Host::with_budget(1 << 30), [1, 8, 8], values).unwrap()));
         nodes::value::Entry { mask, ..text.clone() }
     };
     let conditioning = |entries: Vec<nodes::value::Entry>| Value::object(Conditioning { entries });
@@ -402,7 +404,9 @@ fn default_entries_count_where_no_other_does() {
         bench.run("ConditioningSetDefaultCombine", inputs).unwrap().remove(0)
     };
     let sampled = |positive: Value| {
-        let latent = nodes::value::LatentImage::new(sampling::Latent::zeros(&[1, 16, 8, 8]));
+        let latent = sampling::Latent::zeros(&[1, 16, 8, 8]);
+        let latent = Samples::new(&Host::with_budget(1 << 30), latent).unwrap();
+        let latent = nodes::value::LatentImage::new(latent);
         let inputs = Inputs::default()
             .with("model", model.clone())
             .with("seed", 1)

@@ -13,10 +13,10 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, CONNECTION, CONTENT_LENGTH, HOST, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONNECTION, CONTENT_LENGTH, HOST, ORIGIN, VARY,
 };
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
@@ -56,9 +56,10 @@ impl Guard {
 
     /// Whether a request may go on; else its answer.
     fn refusal(&self, request: &Request) -> Option<Response> {
-        let headers = request.headers();
-        let host =
-            header(headers, HOST.as_str()).or_else(|| request.uri().authority().map(Authority::as_str));
+        let host = match named_host(request) {
+            Ok(host) => host,
+            Err(text) => return Some((StatusCode::BAD_REQUEST, format!("{text}\n")).into_response()),
+        };
         if let Some(host) = host
             && !self.allows_host(host)
         {
@@ -67,13 +68,20 @@ impl Guard {
             );
             return Some((StatusCode::FORBIDDEN, text).into_response());
         }
-        if self.cors_origin.is_none()
-            && let Some(host) = host
-            && origin::is_foreign(host, request.method(), headers)
-        {
-            return Some(StatusCode::FORBIDDEN.into_response());
+        if self.cors_origin.is_none() && self.is_foreign(host, request) {
+            let text = "pages of other sites and of files may not use this server; open its own address, or start it \
+                        with --enable-cors-header ORIGIN\n";
+            return Some((StatusCode::FORBIDDEN, text).into_response());
         }
         None
+    }
+
+    /// Whether a page that is not this server's asks. Without a host there is nothing that an origin could equal.
+    fn is_foreign(&self, host: Option<&str>, request: &Request) -> bool {
+        match host {
+            Some(host) => origin::is_foreign(host, request.method(), request.headers()),
+            None => self.is_local && request.headers().contains_key(ORIGIN),
+        }
     }
 
     /// Whether requests may name this host.
@@ -157,6 +165,30 @@ async fn drain(mut body: Body) {
     };
     // Time is up or the body is over: both end it.
     let _ = tokio::time::timeout(DRAIN_TIME, forget).await;
+}
+
+/// The host that a request names. Only HTTP/1.0 may name none.
+///
+/// # Errors
+/// Why it is not clear which host is meant: two readers of such a request could each take another.
+fn named_host(request: &Request) -> Result<Option<&str>, &'static str> {
+    let mut headers = request.headers().get_all(HOST).iter();
+    let (header, another) = (headers.next(), headers.next());
+    if another.is_some() {
+        return Err("a request may have one Host header only");
+    }
+    let target = request.uri().authority().map(Authority::as_str);
+    let Some(header) = header else {
+        return match request.version() {
+            Version::HTTP_11 => Err("a request of HTTP/1.1 needs a Host header"),
+            _ => Ok(target),
+        };
+    };
+    let header = header.to_str().map_err(|_| "the Host header is not plain text")?;
+    if target.is_some_and(|target| HostName::parse(target) != HostName::parse(header)) {
+        return Err("the address in the first line and the Host header name different hosts");
+    }
+    Ok(Some(header))
 }
 
 /// A header as text.

@@ -2,10 +2,11 @@
 //! The files that come out have known sums (`data/manifests/SHA256SUMS`), and the reference implementation's
 //! results for them are the golden data that models are tested against.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
+use disk::Draft;
 use meta::{DType, Encoding, QuantFormat, Shape};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -158,11 +159,9 @@ impl Manifest {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(error("make folder", folder))?;
         }
-        let part = models_dir.as_ref().join(format!("{}.part", self.file));
-        let mut file = File::create(&part).map_err(error("write", &part))?;
-        self.stream(&mut file)?;
-        drop(file);
-        fs::rename(&part, &path).map_err(error("rename to", &path))?;
+        let mut draft = Draft::beside(&path).map_err(error("write", &path))?;
+        self.stream(&mut draft)?;
+        draft.replace(&path).map_err(error("rename to", &path))?;
         Ok(path)
     }
 

@@ -1,9 +1,9 @@
 //! Builders of small checkpoint files, for tests that need a file with certain tensors.
 
 use std::borrow::Cow;
-use std::fs;
 use std::path::Path;
 
+use disk::Draft;
 use meta::{Encoding, Shape};
 
 use crate::Error;
@@ -197,7 +197,10 @@ impl<'a> GgufWriter<'a> {
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    fs::write(path, bytes).map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
+    // What tests write need not outlast a loss of power.
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let written = Draft::of(folder, bytes).and_then(|draft| draft.replace(path));
+    written.map_err(|source| Error::Io { action: "write", path: path.to_owned(), source })
 }
 
 #[cfg(test)]

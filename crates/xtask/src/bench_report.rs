@@ -200,7 +200,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     match arguments {
         [] => {
             for (path, text) in written {
-                fs::write(root.join(path), text).with_context(|| format!("writing {path}"))?;
+                disk::write(&root.join(path), text.as_bytes()).with_context(|| format!("writing {path}"))?;
                 println!("{path} written");
             }
             Ok(ExitCode::SUCCESS)

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     let page = page(&files)?;
     match arguments {
         [] => {
-            fs::write(root.join(PAGE), page).with_context(|| format!("writing {PAGE}"))?;
+            disk::write(&root.join(PAGE), page.as_bytes()).with_context(|| format!("writing {PAGE}"))?;
             println!("{PAGE} written from {} results", files.len());
             Ok(ExitCode::SUCCESS)
         }

@@ -12,6 +12,7 @@ mod openings;
 mod sizes;
 mod statics;
 mod unsafety;
+mod whole_files;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ const CHECKS: &[fn(&Workspace) -> Vec<Finding>] = &[
     statics::check,
     names::check,
     leaks::check,
+    whole_files::check,
     sizes::check,
 ];
 

@@ -375,7 +375,7 @@ impl Bench<'_> {
         let profiles = ModelProfile::of_loaded(&loaded.residency);
         profile::write(&folder.join(format!("{format}-{placed}.json")), &profiles)?;
         let table: String = profiles.iter().map(ModelProfile::to_text).collect();
-        Ok(std::fs::write(folder.join(format!("{format}-{placed}.txt")), table)?)
+        Ok(disk::write(&folder.join(format!("{format}-{placed}.txt")), table.as_bytes())?)
     }
 
     fn row(

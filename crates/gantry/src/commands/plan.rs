@@ -21,7 +21,7 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     if let Some(path) = &args.picture {
         let name = args.file.file_name();
         let name = name.map_or_else(|| args.file.display().to_string(), |name| name.to_string_lossy().into());
-        std::fs::write(path, picture::draw(&plan, &name))
+        disk::write(path, picture::draw(&plan, &name).as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
     }
     if args.output.json {

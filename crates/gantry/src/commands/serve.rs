@@ -39,6 +39,9 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
     let database = args.database.clone().unwrap_or_else(|| folders.user.join(DATABASE));
     make_database_folder(&database, &folders.user)?;
     warn_of_folders(&folders);
+    for folder in [&folders.input, &folders.output, &folders.user.join("default")] {
+        disk::remove_stale(folder);
+    }
     let settings = Settings {
         no_metadata: args.disable_metadata,
         preview_size: Some(args.preview_size),
@@ -48,7 +51,7 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
     let studio = serving::studio(&machine, folders, args.compute, settings)?;
     let mut catalogue = nodes::catalogue(&studio);
     if args.testing_nodes {
-        nodes::add_testing_classes(&mut catalogue);
+        nodes::add_testing_classes(&mut catalogue, &studio);
     }
     tracing::info!("{} node classes; models compute on {}", catalogue.len(), studio.compute);
     let config = server_config(args, &studio.folders, logs)?;

@@ -6,6 +6,7 @@ mod first_run;
 mod free_while_running;
 mod golden;
 mod http;
+mod limits;
 mod model_files;
 mod plans;
 mod prompts;

@@ -29,8 +29,12 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one on a folder, and waits until it listens.
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Server {
+        Server::start_as(Command::new(env!("CARGO_BIN_EXE_gantry")), folder, more)
+    }
+
+    /// The same by a command that starts the program.
+    pub(crate) fn start_as(mut command: Command, folder: &Path, more: &[&str]) -> Server {
         let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
         command.args(["serve", "--cpu", "--port", "0", "--base-directory"]).arg(folder).args(more);
         // What is learnt of this machine while tests share it is no use to anyone else.
         command.env("GANTRY_CACHE_DIR", folder.join("cache"));

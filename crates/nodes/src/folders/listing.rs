@@ -128,6 +128,9 @@ impl Walk {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             // A name that is no text cannot be written in a workflow.
             let Ok(name) = entry.file_name().into_string() else { continue };
+            if disk::is_draft(name.as_ref()) {
+                continue;
+            }
             let path = entry.path();
             let kind = match entry.file_type() {
                 Ok(kind) if !kind.is_symlink() => kind,

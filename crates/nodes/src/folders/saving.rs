@@ -1,8 +1,10 @@
 //! Names for new files: a prefix with variables, and a counter that goes on from the files that are there.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
+use disk::{Draft, Kept};
 use jiff::Zoned;
 
 use super::{Folders, Place, normalized};
@@ -19,10 +21,15 @@ pub struct SavePlace {
     pub stem: String,
     /// The number of the next file.
     pub counter: u64,
+    /// Whether files are still wanted after a loss of power.
+    is_lasting: bool,
 }
 
 /// Folders within each other that a prefix may lead through.
 const MAX_PARTS: usize = 32;
+
+/// Names that are tried for one file. More programs do not save under one prefix at the same moment.
+const MAX_TRIES: usize = 10_000;
 
 impl Folders {
     /// Where files of a prefix such as `project/%year%-%month%/cat` go, and makes the folder. `size` is the
@@ -53,14 +60,44 @@ impl Folders {
         let folder = base.join(&above);
         let told = |source| Error::Io { path: folder.clone(), source };
         fs::create_dir_all(&folder).map_err(told)?;
+        disk::remove_stale(&folder);
         let names = fs::read_dir(&folder).map_err(told)?.flatten();
         let numbers = names.filter_map(|entry| number_of(&entry.file_name().to_string_lossy(), &stem));
         let counter = numbers.max().unwrap_or(0).saturating_add(1);
-        Ok(SavePlace { counter, stem: stem.into_owned(), subfolder: above.replace('\\', "/"), folder })
+        let subfolder = above.replace('\\', "/");
+        let is_lasting = place != Place::Temp;
+        Ok(SavePlace { folder, subfolder, stem: stem.into_owned(), counter, is_lasting })
     }
 }
 
 impl SavePlace {
+    /// Saves a file, the `batch`th of this call, whole and under the next name that nobody has taken meanwhile; the
+    /// name.
+    ///
+    /// # Errors
+    /// It cannot be written; then nothing of it is left.
+    pub fn save(&mut self, batch: usize, extension: &str, bytes: &[u8]) -> Result<String> {
+        let mut name = self.next_name(batch, extension);
+        let written = Draft::of(&self.folder, bytes).and_then(|draft| {
+            if self.is_lasting {
+                draft.sync()?;
+            }
+            let mut draft = draft;
+            for _ in 0..MAX_TRIES {
+                match draft.keep(&self.folder.join(&name))? {
+                    Kept::New => return Ok(()),
+                    Kept::Taken(back) => draft = back,
+                }
+                name = self.next_name(batch, extension);
+            }
+            Err(io::ErrorKind::AlreadyExists.into())
+        });
+        match written {
+            Ok(()) => Ok(name),
+            Err(source) => Err(Error::Io { path: self.folder.join(&name), source }),
+        }
+    }
+
     /// The name of the next file, the `batch`th of this call, and counts on.
     pub fn next_name(&mut self, batch: usize, extension: &str) -> String {
         let stem = self.stem.replace("%batch_num%", &batch.to_string());

@@ -21,30 +21,42 @@ pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
 
 impl Image {
     /// A part of every picture; what lies outside is left out.
-    pub(super) fn cut(&self, x: usize, y: usize, width: usize, height: usize) -> Image {
+    pub(super) fn cut(&self, x: usize, y: usize, width: usize, height: usize) -> Result<Image> {
         let (x, y) = (x.min(self.width), y.min(self.height));
         let (width, height) = (width.min(self.width - x), height.min(self.height - y));
-        let mut values = Vec::with_capacity(self.batch * width * height * self.channels);
+        let shape = [self.batch, height, width, self.channels];
+        let room = self.host().room(&shape)?;
+        let mut values = room.vector()?;
         for row in (0..self.batch).flat_map(|item| (y..y + height).map(move |row| item * self.height + row)) {
             let start = (row * self.width + x) * self.channels;
             values.extend_from_slice(&self.values[start..start + width * self.channels]);
         }
-        Image { height, width, values, ..*self }
+        Ok(Image::of(shape, room.hold(values)))
     }
 
     /// Puts smaller pictures of as many channels into these; they must fit.
-    pub(super) fn put(&mut self, small: &Image, x: usize, y: usize) {
+    pub(super) fn put(&mut self, small: &Image, x: usize, y: usize) -> Result<()> {
         let length = small.width * self.channels;
+        let (height, width, channels) = (self.height, self.width, self.channels);
+        let all = self.values.to_mut()?;
         for (row, values) in small.values.chunks_exact(length.max(1)).enumerate() {
             let (item, row) = (row / small.height, row % small.height);
-            let start = ((item * self.height + y + row) * self.width + x) * self.channels;
-            self.values[start..start + length].copy_from_slice(values);
+            let start = ((item * height + y + row) * width + x) * channels;
+            all[start..start + length].copy_from_slice(values);
         }
+        Ok(())
     }
 
     /// Pictures of another size whose pixel at a row and column is taken from the place that `from` says.
-    fn taken(&self, height: usize, width: usize, from: impl Fn(usize, usize) -> (usize, usize)) -> Image {
-        let mut values = Vec::with_capacity(self.values.len());
+    fn taken(
+        &self,
+        height: usize,
+        width: usize,
+        from: impl Fn(usize, usize) -> (usize, usize),
+    ) -> Result<Image> {
+        let shape = [self.batch, height, width, self.channels];
+        let room = self.host().room(&shape)?;
+        let mut values = room.vector()?;
         for item in 0..self.batch {
             for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
                 let (row, column) = from(row, column);
@@ -52,7 +64,7 @@ impl Image {
                 values.extend_from_slice(&self.values[start..start + self.channels]);
             }
         }
-        Image { height, width, values, ..*self }
+        Ok(Image::of(shape, room.hold(values)))
     }
 }
 
@@ -71,7 +83,7 @@ class! {
         let image = call.object::<Image>("image")?;
         let x = call.size("x")?.min(image.width.saturating_sub(1));
         let y = call.size("y")?.min(image.height.saturating_sub(1));
-        Ok(Outcome::object(image.cut(x, y, call.size("width")?, call.size("height")?)))
+        Ok(Outcome::object(image.cut(x, y, call.size("width")?, call.size("height")?)?))
     }
 }
 
@@ -97,12 +109,13 @@ class! {
             bottom: call.size("bottom")?,
         };
         let (height, width) = (image.height + border.top + border.bottom, image.width + border.left + border.right);
-        let mut out = Image::filled([image.batch, height, width, image.channels], 0.5)?;
-        out.put(&image, border.left, border.top);
-        let mut mask = Mask::filled([1, height, width], 1.0)?;
+        let mut out = Image::filled(image.host(), [image.batch, height, width, image.channels], 0.5)?;
+        out.put(&image, border.left, border.top)?;
+        let mut mask = Mask::filled(image.host(), [1, height, width], 1.0)?;
+        let soft = mask.values.to_mut()?;
         for (row, column) in (0..image.height).flat_map(|row| (0..image.width).map(move |column| (row, column))) {
             let value = border.softness(&image, row, column, call.size("feathering")?);
-            mask.values[(border.top + row) * width + border.left + column] = value;
+            soft[(border.top + row) * width + border.left + column] = value;
         }
         Ok(Outcome::values([Value::object(out), Value::object(mask)]))
     }
@@ -168,7 +181,7 @@ fn stitched(call: &Call, first: &Image, second: &Image) -> Result<Image, Failure
     let batch = first.batch.max(second.batch);
     let last_again =
         |image: &Image| image.frames((0..batch).map(|index| index.min(image.batch.saturating_sub(1))));
-    let (mut first, mut second) = (last_again(first), last_again(second));
+    let (mut first, mut second) = (last_again(first)?, last_again(second)?);
     if call.boolean("match_image_size")? {
         let aspect = second.width as f64 / second.height as f64;
         let target = if is_row {
@@ -186,24 +199,24 @@ fn stitched(call: &Call, first: &Image, second: &Image) -> Result<Image, Failure
         second = padded(&second, width, height, grey)?;
     }
     let channels = first.channels.max(second.channels);
-    let (first, second) = (first.with_channels(channels), second.with_channels(channels));
+    let (first, second) = (first.with_channels(channels)?, second.with_channels(channels)?);
     let spacing = call.size("spacing_width")?.next_multiple_of(2);
     let (height, width) = if is_row {
         (first.height, first.width + spacing + second.width)
     } else {
         (first.height + spacing + second.height, first.width)
     };
-    let mut out = Image::filled([batch, height, width, channels], 1.0)?;
-    for pixel in out.values.chunks_exact_mut(channels) {
+    let mut out = Image::filled(first.host(), [batch, height, width, channels], 1.0)?;
+    for pixel in out.values.to_mut()?.chunks_exact_mut(channels) {
         pixel.iter_mut().zip(colour).for_each(|(value, colour)| *value = colour);
     }
     let (before, after) =
         if matches!(direction, "left" | "up") { (&second, &first) } else { (&first, &second) };
-    out.put(before, 0, 0);
+    out.put(before, 0, 0)?;
     if is_row {
-        out.put(after, before.width + spacing, 0);
+        out.put(after, before.width + spacing, 0)?;
     } else {
-        out.put(after, 0, before.height + spacing);
+        out.put(after, 0, before.height + spacing)?;
     }
     Ok(out)
 }
@@ -211,8 +224,8 @@ fn stitched(call: &Call, first: &Image, second: &Image) -> Result<Image, Failure
 /// In the middle of at least this size.
 fn padded(image: &Image, width: usize, height: usize, value: f32) -> Result<Image> {
     let (width, height) = (width.max(image.width), height.max(image.height));
-    let mut out = Image::filled([image.batch, height, width, image.channels], value)?;
-    out.put(image, (width - image.width) / 2, (height - image.height) / 2);
+    let mut out = Image::filled(image.host(), [image.batch, height, width, image.channels], value)?;
+    out.put(image, (width - image.width) / 2, (height - image.height) / 2)?;
     Ok(out)
 }
 
@@ -227,9 +240,9 @@ class! {
         let image = call.object::<Image>("image")?;
         let (height, width) = (image.height, image.width);
         Ok(Outcome::object(match call.text("rotation")? {
-            "90 degrees" => image.taken(width, height, |row, column| (height - 1 - column, row)),
-            "180 degrees" => image.taken(height, width, |row, column| (height - 1 - row, width - 1 - column)),
-            "270 degrees" => image.taken(width, height, |row, column| (column, width - 1 - row)),
+            "90 degrees" => image.taken(width, height, |row, column| (height - 1 - column, row))?,
+            "180 degrees" => image.taken(height, width, |row, column| (height - 1 - row, width - 1 - column))?,
+            "270 degrees" => image.taken(width, height, |row, column| (column, width - 1 - row))?,
             _ => Image::clone(&image),
         }))
     }
@@ -246,9 +259,9 @@ class! {
         let image = call.object::<Image>("image")?;
         let (height, width) = (image.height, image.width);
         Ok(Outcome::object(if call.text("flip_method")?.starts_with('x') {
-            image.taken(height, width, |row, column| (height - 1 - row, column))
+            image.taken(height, width, |row, column| (height - 1 - row, column))?
         } else {
-            image.taken(height, width, |row, column| (row, width - 1 - column))
+            image.taken(height, width, |row, column| (row, width - 1 - column))?
         }))
     }
 }

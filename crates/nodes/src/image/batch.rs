@@ -7,8 +7,8 @@ use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema, Slot, V
 use super::resample::{Method, Target, scale_image};
 use super::{growing, grown, pixels};
 use crate::studio::class;
-use crate::value::{Image, checked_len};
-use crate::{Result, Studio};
+use crate::value::Image;
+use crate::{Error, Result, Studio};
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -34,10 +34,10 @@ class! {
     |studio, call| {
         let colour = call.int("color")?;
         let shape = [call.size("batch_size")?, call.size("height")?, call.size("width")?, 3];
-        let mut image = Image::filled(shape, 0.0)?;
+        let mut image = Image::filled(&studio.host, shape, 0.0)?;
         let part = |shift: u32| (((colour >> shift) & 0xFF) as f64 / 255.0) as f32;
         let pixel = [part(16), part(8), part(0)];
-        image.values.chunks_exact_mut(3).for_each(|place| place.copy_from_slice(&pixel));
+        image.values.to_mut()?.chunks_exact_mut(3).for_each(|place| place.copy_from_slice(&pixel));
         Ok(Outcome::object(image))
     }
 }
@@ -49,7 +49,7 @@ class! {
         .about("Turns light into dark and dark into light.")
         .input(Input::socket("image", "IMAGE"))
         .output("IMAGE");
-    |studio, call| Ok(Outcome::object(call.object::<Image>("image")?.map(|value| 1.0 - value)))
+    |studio, call| Ok(Outcome::object(call.object::<Image>("image")?.map(|value| 1.0 - value)?))
 }
 
 class! {
@@ -75,23 +75,22 @@ class! {
 
 /// All pictures in one batch, of the first one's size and with as many channels as any has.
 fn joined(images: &[Arc<Image>]) -> Result<Image> {
+    let Some(first) = images.first() else {
+        return Err(Error::Told("there are no pictures to join; link at least one".to_owned()));
+    };
     let channels = images.iter().map(|image| image.channels).max().unwrap_or(3);
-    let mut batch: Option<Image> = None;
-    for image in images {
-        let mut image = image.with_channels(channels);
-        match &mut batch {
-            None => batch = Some(image),
-            Some(batch) => {
-                if (image.height, image.width) != (batch.height, batch.width) {
-                    image =
-                        scale_image(&image, Target::cropped(batch.width, batch.height), Method::Bilinear)?;
-                }
-                batch.batch += image.batch;
-                batch.values.extend(image.values);
-            }
+    let (height, width) = (first.height, first.width);
+    let fitted = images.iter().map(|image| {
+        let image = image.with_channels(channels)?;
+        match (image.height, image.width) == (height, width) {
+            true => Ok(image),
+            false => scale_image(&image, Target::cropped(width, height), Method::Bilinear),
         }
-    }
-    batch.map_or_else(|| Image::filled([0, 0, 0, channels], 0.0), Ok)
+    });
+    let fitted: Vec<Image> = fitted.collect::<Result<_>>()?;
+    let batch = fitted.iter().map(|image| image.batch).sum();
+    let values = fitted.iter().flat_map(|image| &image.values).copied();
+    Image::collect(first.host(), [batch, height, width, channels], values)
 }
 
 class! {
@@ -106,7 +105,7 @@ class! {
         let image = call.object::<Image>("image")?;
         let start = call.size("batch_index")?.min(image.batch.saturating_sub(1));
         let length = call.size("length")?.min(image.batch - start);
-        Ok(Outcome::object(image.frames(start..start + length)))
+        Ok(Outcome::object(image.frames(start..start + length)?))
     }
 }
 
@@ -120,8 +119,7 @@ class! {
     |studio, call| {
         let image = call.object::<Image>("image")?;
         let batch = image.batch.saturating_mul(call.size("amount")?);
-        checked_len(&[batch, image.frame_len()])?;
-        Ok(Outcome::object(image.repeated_to(batch)))
+        Ok(Outcome::object(image.repeated_to(batch)?))
     }
 }
 
@@ -148,7 +146,9 @@ impl NodeClass for RebatchImages {
                     format!("images must hold pictures, but has {}", value.describe()),
                 )
             })?;
-            singles.extend((0..image.batch).map(|index| Arc::new(image.frames([index]))));
+            for index in 0..image.batch {
+                singles.push(Arc::new(image.frames([index])?));
+            }
         }
         let batches = singles.chunks(size).map(|chunk| join_equal(chunk).map(Value::object));
         Ok(Outcome::slots([Slot::Many(batches.collect::<Result<_, _>>()?)]))

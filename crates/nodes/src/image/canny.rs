@@ -53,11 +53,12 @@ fn edges(image: &Image, limits: Limits) -> Result<Image> {
         [red, green, blue, ..] => 0.299 * red + 0.587 * green + 0.114 * blue,
         _ => pixel.first().copied().unwrap_or(0.0),
     };
-    let values = image.values.chunks_exact(image.channels.max(1)).map(brightness).collect();
-    let grey = blurred(&Image { channels: 1, values, ..*image }, &kernel())?;
-    let mut out = Image::filled([image.batch, image.height, image.width, 3], 0.0)?;
+    let values = image.values.chunks_exact(image.channels.max(1)).map(brightness);
+    let bright = Image::collect(image.host(), [image.batch, image.height, image.width, 1], values)?;
+    let grey = blurred(&bright, &kernel())?;
+    let mut out = Image::filled(image.host(), [image.batch, image.height, image.width, 3], 0.0)?;
     let length = image.height * image.width;
-    for (index, out) in out.values.chunks_exact_mut(3 * length).enumerate() {
+    for (index, out) in out.values.to_mut()?.chunks_exact_mut(3 * length).enumerate() {
         let plane = Plane { width: image.width, height: image.height, values: grey.frame(index) };
         for (pixel, edge) in out.chunks_exact_mut(3).zip(plane.edges(limits)) {
             pixel.fill(edge);

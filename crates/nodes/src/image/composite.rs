@@ -28,7 +28,7 @@ class! {
         .input(Input::socket("mask", "MASK").optional())
         .output("IMAGE");
     |studio, call| {
-        let (destination, mut source) = same_channels(&*call.object("destination")?, &*call.object("source")?);
+        let (destination, mut source) = same_channels(&*call.object("destination")?, &*call.object("source")?)?;
         if call.boolean("resize_source")? {
             source = scale_image(&source, Target::new(destination.width, destination.height), Method::Bilinear)?;
         }
@@ -39,10 +39,11 @@ class! {
             height: source.height,
             mask: call.object_if_given::<Mask>("mask")?,
         };
-        let source = source.repeated_to(destination.batch);
+        let source = source.repeated_to(destination.batch)?;
         let shape = [destination.batch, 1, destination.height, destination.width, destination.channels];
+        let room = destination.host().room(&destination.shape())?;
         let values = composite(&destination.values, shape, &source.values, &patch)?;
-        Ok(Outcome::object(Image { values, ..destination }))
+        Ok(Outcome::object(Image::of(destination.shape(), room.hold(values))))
     }
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn composite(
         None => None,
         Some(mask) => {
             let mask = scale_mask(mask, Target::new(patch.width, patch.height), Method::Bilinear)?;
-            Some(mask.repeated_to(batch))
+            Some(mask.repeated_to(batch)?)
         }
     };
     let seen_width = patch.width.min(width.saturating_sub(patch.left));

@@ -28,21 +28,20 @@ class! {
         .input(Input::choice("blend_mode", ["normal", "multiply", "screen", "overlay", "soft_light", "difference"]))
         .output("IMAGE");
     |studio, call| {
-        let (first, second) = same_channels(&*call.object("image1")?, &*call.object("image2")?);
+        let (first, second) = same_channels(&*call.object("image1")?, &*call.object("image2")?)?;
         let second = if (first.height, first.width) == (second.height, second.width) {
             second
         } else {
             scale_image(&second, Target::cropped(first.width, first.height), Method::Bicubic)?
         };
         let batch = first.batch.max(second.batch);
-        let (first, second) = (first.repeated_to(batch), second.repeated_to(batch));
+        let (first, second) = (first.repeated_to(batch)?, second.repeated_to(batch)?);
         let mode = call.text("blend_mode")?;
         let factor = call.float("blend_factor")? as f32;
         let mixed = first.values.iter().zip(&second.values).map(|(a, b)| {
             (a * (1.0 - factor) + blended(mode, *a, *b) * factor).clamp(0.0, 1.0)
         });
-        let values = mixed.collect();
-        Ok(Outcome::object(Image { values, ..first }))
+        Ok(Outcome::object(Image::collect(first.host(), first.shape(), mixed)?))
     }
 }
 
@@ -63,8 +62,8 @@ fn blended(mode: &str, a: f32, b: f32) -> f32 {
 }
 
 /// The second with as many channels as the first, opaque if it had no transparency.
-pub(super) fn same_channels(first: &Image, second: &Image) -> (Image, Image) {
-    (first.clone(), second.with_channels(first.channels))
+pub(super) fn same_channels(first: &Image, second: &Image) -> Result<(Image, Image)> {
+    Ok((first.clone(), second.with_channels(first.channels)?))
 }
 
 class! {
@@ -101,7 +100,7 @@ class! {
         let sharp = image.values.iter().zip(&soft.values).map(|(value, soft)| {
             (value * (1.0 + strength) - soft * strength).clamp(0.0, 1.0)
         });
-        Ok(Outcome::object(Image { values: sharp.collect(), ..*image }))
+        Ok(Outcome::object(Image::collect(image.host(), image.shape(), sharp)?))
     }
 }
 
@@ -115,13 +114,14 @@ class! {
         .output("IMAGE");
     |studio, call| {
         let image = call.object::<Image>("image")?;
-        let shape = [image.batch, image.height, image.width, image.channels];
+        let shape = image.shape();
+        let _noise_room = image.host().room(&shape)?;
         let noise = sampling::noise::prepare_noise(call.seed("seed")?, &shape, None).map_err(Error::from)?;
         let strength = call.float("strength")? as f32;
         let noisy = image.values.iter().zip(noise.values()).map(|(value, noise)| {
             (value + strength * noise).clamp(0.0, 1.0)
         });
-        Ok(Outcome::object(Image { values: noisy.collect(), ..*image }))
+        Ok(Outcome::object(Image::collect(image.host(), shape, noisy)?))
     }
 }
 
@@ -142,10 +142,11 @@ pub(super) fn blurred(image: &Image, kernel: &[f32]) -> Result<Image> {
         let text = format!("a radius of {radius} is too large for a picture of {width}x{height} pixels");
         return Err(Error::Told(text));
     }
+    let (_rows_room, room) = (image.host().room(&image.shape())?, image.host().room(&image.shape())?);
     let lines = image.batch * image.height;
     let rows = under_kernel(&image.values, [lines, image.width, image.channels], kernel)?;
     let columns = under_kernel(&rows, [image.batch, image.height, image.width * image.channels], kernel)?;
-    Ok(Image { values: columns, ..*image })
+    Ok(Image::of(image.shape(), room.hold(columns)))
 }
 
 /// Values of `[before, length, after]` under a kernel along the length.

@@ -51,9 +51,9 @@ pub(crate) fn file_verdict(folders: &Folders, given: &Given<'_>, name: &str, com
 /// Transparency as ComfyUI has it: 1 where nothing is seen; a small empty mask if the picture has none.
 fn mask_of(image: &Image) -> Result<Mask> {
     if image.channels == 4 {
-        Ok(image.channel(3).map(|alpha| 1.0 - alpha))
+        image.channel(3)?.map(|alpha| 1.0 - alpha)
     } else {
-        Mask::filled([1, 64, 64], 0.0)
+        Mask::filled(image.host(), [1, 64, 64], 0.0)
     }
 }
 
@@ -76,12 +76,12 @@ impl NodeClass for LoadImage {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let bytes = read_annotated(&self.0.folders, call.text("image")?)?;
-        let image = picture::decode_frames(&bytes)?;
+        let image = picture::decode_frames(&self.0.host, &bytes)?;
         let mut mask = mask_of(&image)?;
         if mask.batch < image.batch {
-            mask = mask.repeated_to(image.batch);
+            mask = mask.repeated_to(image.batch)?;
         }
-        Ok(Outcome::values([Value::object(image.with_channels(3)), Value::object(mask)]))
+        Ok(Outcome::values([Value::object(image.with_channels(3)?), Value::object(mask)]))
     }
 
     fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
@@ -112,12 +112,12 @@ impl NodeClass for LoadImageMask {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let bytes = read_annotated(&self.0.folders, call.text("image")?)?;
-        let image = picture::decode(&bytes)?.with_channels(4);
+        let image = picture::decode(&self.0.host, &bytes)?.with_channels(4)?;
         let mask = match call.text("channel")? {
-            "red" => image.channel(0),
-            "green" => image.channel(1),
-            "blue" => image.channel(2),
-            _ => image.channel(3).map(|alpha| 1.0 - alpha),
+            "red" => image.channel(0)?,
+            "green" => image.channel(1)?,
+            "blue" => image.channel(2)?,
+            _ => image.channel(3)?.map(|alpha| 1.0 - alpha)?,
         };
         Ok(Outcome::object(mask))
     }

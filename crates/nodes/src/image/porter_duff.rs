@@ -47,9 +47,10 @@ class! {
         let destination_mask = fit_mask(&destination_mask, width, height)?;
         let batch = source.batch.min(source_mask.batch).min(destination.batch).min(destination_mask.batch);
         let mode = call.text("mode")?;
-        let mut image = Image::filled([batch, height, width, channels], 0.0)?;
-        let mut mask = Mask::filled([batch, height, width], 0.0)?;
-        for (place, transparency) in mask.values.iter_mut().enumerate() {
+        let mut image = Image::filled(destination.host(), [batch, height, width, channels], 0.0)?;
+        let mut mask = Mask::filled(destination.host(), [batch, height, width], 0.0)?;
+        let out = image.values.to_mut()?;
+        for (place, transparency) in mask.values.to_mut()?.iter_mut().enumerate() {
             let (source_alpha, destination_alpha) =
                 (1.0 - source_mask.values[place], 1.0 - destination_mask.values[place]);
             let mut alpha = 0.0;
@@ -58,7 +59,7 @@ class! {
                 let under = Layer { colour: destination.values[at] * destination_alpha, alpha: destination_alpha };
                 let mixed = mixed(mode, over, under);
                 alpha = mixed.alpha;
-                image.values[at] = if alpha > 1e-5 { (mixed.colour / alpha).clamp(0.0, 1.0) } else { 0.0 };
+                out[at] = if alpha > 1e-5 { (mixed.colour / alpha).clamp(0.0, 1.0) } else { 0.0 };
             }
             *transparency = 1.0 - alpha;
         }
@@ -125,8 +126,8 @@ class! {
         .output("MASK");
     |studio, call| {
         let image = call.object::<Image>("image")?;
-        let mask = image.with_channels(4).channel(3).map(|alpha| 1.0 - alpha);
-        Ok(Outcome::values([Value::object(image.with_channels(3)), Value::object(mask)]))
+        let mask = image.with_channels(4)?.channel(3)?.map(|alpha| 1.0 - alpha)?;
+        Ok(Outcome::values([Value::object(image.with_channels(3)?), Value::object(mask)]))
     }
 }
 
@@ -141,8 +142,8 @@ class! {
     |studio, call| {
         let image = call.object::<Image>("image")?;
         let mask = scale_mask(&*call.object("alpha")?, Target::new(image.width, image.height), Method::Bilinear)?;
-        let mut out = image.repeated_to(image.batch.min(mask.batch)).with_channels(4);
-        for (pixel, mask) in out.values.chunks_exact_mut(4).zip(&mask.values) {
+        let mut out = image.repeated_to(image.batch.min(mask.batch))?.with_channels(4)?;
+        for (pixel, mask) in out.values.to_mut()?.chunks_exact_mut(4).zip(&mask.values) {
             pixel[3] = 1.0 - mask;
         }
         Ok(Outcome::object(out))

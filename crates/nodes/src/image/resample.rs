@@ -9,6 +9,7 @@ mod pillow;
 use rayon::prelude::*;
 use sampling::Latent;
 
+use crate::host::{Host, Values};
 use crate::value::{Image, Mask, filled};
 use crate::{Error, Result};
 
@@ -77,8 +78,9 @@ pub(crate) fn scale_image(image: &Image, target: Target, method: Method) -> Resu
         channels: image.channels,
         values: &image.values,
     };
-    let values = source.scaled(target, method)?;
-    Ok(Image { height: target.height, width: target.width, values, ..*image })
+    let shape = [image.batch, target.height, target.width, image.channels];
+    let values = source.counted(image.host(), target, |grid| grid.scaled(target, method))?;
+    Ok(Image::of(shape, values))
 }
 
 /// Pictures in another size by Pillow's bicubic filter on 8 bits, which looks at all that a new pixel covers.
@@ -90,18 +92,20 @@ pub(crate) fn scale_image_as_pillow(image: &Image, target: Target) -> Result<Ima
         channels: image.channels,
         values: &image.values,
     };
-    let (values, height, width) = source.cropped(target)?;
-    let cut = Grid { height, width, values: &values, ..source };
-    let values = pillow::scale(&cut, target, pillow::Filter::Bicubic)?;
-    Ok(Image { height: target.height, width: target.width, values, ..*image })
+    let values = source.counted(image.host(), target, |grid| {
+        let (values, height, width) = grid.cropped(target)?;
+        let cut = Grid { height, width, values: &values, ..*grid };
+        pillow::scale(&cut, target, pillow::Filter::Bicubic)
+    })?;
+    Ok(Image::of([image.batch, target.height, target.width, image.channels], values))
 }
 
 /// Masks in another size.
 pub(crate) fn scale_mask(mask: &Mask, target: Target, method: Method) -> Result<Mask> {
     let source =
         Grid { batch: mask.batch, height: mask.height, width: mask.width, channels: 1, values: &mask.values };
-    let values = source.scaled(target, method)?;
-    Ok(Mask { height: target.height, width: target.width, values, ..*mask })
+    let values = source.counted(mask.host(), target, |grid| grid.scaled(target, method))?;
+    Ok(Mask::of([mask.batch, target.height, target.width], values))
 }
 
 /// Latents in another size; frames of a video one by one.
@@ -136,6 +140,20 @@ struct Grid<'a> {
 }
 
 impl Grid<'_> {
+    /// The values that `scale` makes of these, with room for them and for what it needs on the way: a copy of the part
+    /// that is scaled, and its rows in their new length.
+    fn counted(
+        &self,
+        host: &Host,
+        target: Target,
+        scale: impl FnOnce(&Self) -> Result<Vec<f32>>,
+    ) -> Result<Values> {
+        let room = host.room(&[self.batch, target.height, target.width, self.channels])?;
+        let _copy = host.room(&[self.values.len()])?;
+        let _rows = host.room(&[self.batch, self.height, target.width, self.channels])?;
+        Ok(room.hold(scale(self)?))
+    }
+
     fn scaled(&self, target: Target, method: Method) -> Result<Vec<f32>> {
         let (values, height, width) = self.cropped(target)?;
         let cut = Grid { height, width, values: &values, ..*self };

@@ -157,8 +157,8 @@ class! {
         let target = Target::new((image.width as f64 * factor) as usize, (image.height as f64 * factor) as usize);
         let small = scale_image(&image, target, method(call, "interpolation")?)?;
         let colour = if call.text("padding_color")? == "black" { 0.0 } else { 1.0 };
-        let mut out = Image::filled([image.batch, height, width, image.channels], colour)?;
-        out.put(&small, (width - target.width) / 2, (height - target.height) / 2);
+        let mut out = Image::filled(image.host(), [image.batch, height, width, image.channels], colour)?;
+        out.put(&small, (width - target.width) / 2, (height - target.height) / 2)?;
         Ok(Outcome::object(out))
     }
 }
@@ -193,7 +193,7 @@ class! {
         let image = Image { batch, height, width, channels: 1, values: mask.values.clone() };
         Ok(Outcome::one(match Resized::asked(call, Size::of(&image))? {
             None => input.clone(),
-            Some(resized) => Value::object(resized.image(&image, method)?.channel(0)),
+            Some(resized) => Value::object(resized.image(&image, method)?.channel(0)?),
         }))
     }
 }
@@ -260,12 +260,12 @@ impl Resized {
 
     fn image(&self, image: &Image, method: Method) -> Result<Image> {
         let scaled = scale_image(image, self.target, method)?;
-        Ok(match self.kept {
-            None => scaled,
+        match self.kept {
+            None => Ok(scaled),
             Some((width, height)) => {
                 scaled.cut((scaled.width - width) / 2, (scaled.height - height) / 2, width, height)
             }
-        })
+        }
     }
 }
 

@@ -24,9 +24,11 @@ pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
 fn zipped(call: &Call, f: impl Fn(f32, f32) -> f32) -> Result<Outcome, Failure> {
     let first = call.object::<LatentImage>("samples1")?;
     let second = fit(&call.object::<LatentImage>("samples2")?.samples, first.samples.shape())?;
-    let values = first.samples.values().iter().zip(second.values()).map(|(a, b)| f(*a, *b)).collect();
-    let samples = Latent::new(first.samples.shape().to_vec(), values).map_err(Error::from)?;
-    Ok(Outcome::object(first.with_samples(samples)))
+    let combined = first.with_equal(|| {
+        let values = first.samples.values().iter().zip(second.values()).map(|(a, b)| f(*a, *b)).collect();
+        Ok(Latent::new(first.samples.shape().to_vec(), values)?)
+    });
+    Ok(Outcome::object(combined?))
 }
 
 class! {
@@ -59,9 +61,12 @@ class! {
     |studio, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let factor = call.float("multiplier")? as f32;
-        let mut samples = latent.samples.clone();
-        samples.values_mut().iter_mut().for_each(|value| *value *= factor);
-        Ok(Outcome::object(latent.with_samples(samples)))
+        let multiplied = latent.with_equal(|| {
+            let mut samples = Latent::clone(&latent.samples);
+            samples.values_mut().iter_mut().for_each(|value| *value *= factor);
+            Ok(samples)
+        });
+        Ok(Outcome::object(multiplied?))
     }
 }
 
@@ -77,7 +82,7 @@ class! {
         let first = call.object::<LatentImage>("samples1")?;
         let second = fit(&call.object::<LatentImage>("samples2")?.samples, first.samples.shape())?;
         let ratio = call.float("ratio")? as f32;
-        Ok(Outcome::object(first.with_samples(between(&first.samples, &second, ratio)?)))
+        Ok(Outcome::object(first.with_equal(|| between(&first.samples, &second, ratio))?))
     }
 }
 
@@ -122,16 +127,18 @@ class! {
         .output("LATENT");
     |studio, call| {
         let first = call.object::<LatentImage>("samples1")?;
-        let mut second = call.object::<LatentImage>("samples2")?.samples.clone();
+        let mut second = Latent::clone(&call.object::<LatentImage>("samples2")?.samples);
         let (height, width) = axes::size(&first.samples)?;
         if axes::size(&second)? != (height, width) {
             second = scale_latent(&second, Target::cropped(width, height), Method::Bicubic)?;
         }
         let second = fit(&second, first.samples.shape())?;
         let factor = call.float("blend_factor")? as f32;
-        let mixed = first.samples.values().iter().zip(second.values());
-        let values = mixed.map(|(a, b)| a * factor + b * (1.0 - factor)).collect();
-        let samples = Latent::new(first.samples.shape().to_vec(), values).map_err(Error::from)?;
-        Ok(Outcome::object(first.with_samples(samples)))
+        let mixed = first.with_equal(|| {
+            let mixed = first.samples.values().iter().zip(second.values());
+            let values = mixed.map(|(a, b)| a * factor + b * (1.0 - factor)).collect();
+            Ok(Latent::new(first.samples.shape().to_vec(), values)?)
+        });
+        Ok(Outcome::object(mixed?))
     }
 }

@@ -2,7 +2,7 @@
 
 use sampling::Latent;
 
-use crate::value::checked_len;
+use crate::value::reserved;
 use crate::{Error, Result};
 
 /// The last axes by name: `x`, `y`, and `t` for the one before.
@@ -31,7 +31,7 @@ pub(super) fn narrowed(latent: &Latent, axis: usize, start: usize, length: usize
 pub(super) fn taken(latent: &Latent, axis: usize, places: impl IntoIterator<Item = usize>) -> Result<Latent> {
     let (before, length, after) = around(latent.shape(), axis);
     let places: Vec<usize> = places.into_iter().filter(|place| *place < length).collect();
-    let mut values = Vec::with_capacity(checked_len(&[before, places.len(), after])?);
+    let mut values = reserved(&[before, places.len(), after])?;
     for outer in 0..before {
         for place in &places {
             let start = (outer * length + place) * after;
@@ -65,7 +65,7 @@ pub(super) fn joined(first: &Latent, second: &Latent, axis: usize) -> Result<Lat
     }
     let (before, first_length, after) = around(first.shape(), axis);
     let second_length = second.shape()[axis];
-    let mut values = Vec::with_capacity(checked_len(&[before, first_length + second_length, after])?);
+    let mut values = reserved(&[before, first_length + second_length, after])?;
     for outer in 0..before {
         values.extend_from_slice(&first.values()[outer * first_length * after..][..first_length * after]);
         values.extend_from_slice(&second.values()[outer * second_length * after..][..second_length * after]);

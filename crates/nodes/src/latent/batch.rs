@@ -41,12 +41,13 @@ class! {
 impl LatentImage {
     /// Some items of the batch, with their masks and their noise.
     fn items(&self, items: std::ops::Range<usize>) -> Result<LatentImage> {
-        let samples = axes::narrowed(&self.samples, 0, items.start, items.len())?;
-        let noise_mask = self.noise_mask.as_ref().map(|mask| {
-            if mask.batch == 1 { mask.clone() } else { mask.repeated_to(self.batch()).frames(items.clone()) }
-        });
+        let part = self.with_samples(axes::narrowed(&self.samples, 0, items.start, items.len())?)?;
+        let noise_mask = match &self.noise_mask {
+            Some(mask) if mask.batch != 1 => Some(mask.repeated_to(self.batch())?.frames(items.clone())?),
+            mask => mask.clone(),
+        };
         let batch_index = Some(self.batch_indices().get(items).unwrap_or_default().to_vec());
-        Ok(LatentImage { samples, noise_mask, batch_index, ..self.clone() })
+        Ok(LatentImage { noise_mask, batch_index, ..part })
     }
 }
 
@@ -62,17 +63,20 @@ class! {
         let latent = call.object::<LatentImage>("samples")?;
         let amount = call.size("amount")?;
         let batch = latent.batch().saturating_mul(amount);
-        let samples = axes::repeated_to(&latent.samples, batch)?;
-        let noise_mask = latent.noise_mask.as_ref().map(|mask| {
-            if mask.batch > 1 { mask.repeated_to(latent.batch()).repeated_to(batch) } else { mask.clone() }
-        });
+        let mut shape = latent.samples.shape().to_vec();
+        shape.iter_mut().take(1).for_each(|length| *length = batch);
+        let repeated = latent.with(&shape, || axes::repeated_to(&latent.samples, batch))?;
+        let noise_mask = match &latent.noise_mask {
+            Some(mask) if mask.batch > 1 => Some(mask.repeated_to(latent.batch())?.repeated_to(batch)?),
+            mask => mask.clone(),
+        };
         // Each repetition gets noise of its own, beyond that of the one before.
         let batch_index = latent.batch_index.as_ref().map(|indices| {
             let (least, most) = (indices.iter().min().unwrap_or(&0), indices.iter().max().unwrap_or(&0));
             let offset = most - least + 1;
             (0..amount).flat_map(|round| indices.iter().map(move |index| index + round * offset)).collect()
         });
-        Ok(Outcome::object(LatentImage { samples, noise_mask, batch_index, ..LatentImage::clone(&latent) }))
+        Ok(Outcome::object(LatentImage { noise_mask, batch_index, ..repeated }))
     }
 }
 
@@ -103,7 +107,10 @@ fn joined(latents: &[Arc<LatentImage>]) -> Result<LatentImage> {
     for (number, latent) in latents.iter().enumerate() {
         indices.extend(latent.batch_indices());
         if number > 0 {
-            out.samples = axes::joined(&out.samples, &fit_size(&latent.samples, out.samples.shape())?, 0)?;
+            let fitted = fit_size(&latent.samples, out.samples.shape())?;
+            let mut shape = out.samples.shape().to_vec();
+            shape.iter_mut().take(1).for_each(|length| *length += latent.batch());
+            out = out.with(&shape, || axes::joined(&out.samples, &fitted, 0))?;
         }
     }
     out.batch_index = Some(indices);
@@ -161,7 +168,7 @@ impl NodeClass for RebatchLatents {
 
 /// A batch with one more item; items without a mask are made new everywhere.
 fn appended(batch: &LatentImage, item: &LatentImage) -> Result<LatentImage> {
-    let samples = axes::joined(&batch.samples, &item.samples, 0)?;
+    let both = batch.with_samples(axes::joined(&batch.samples, &item.samples, 0)?)?;
     let noise_mask = match (&batch.noise_mask, &item.noise_mask) {
         (None, None) => None,
         (mask, other) => {
@@ -169,16 +176,16 @@ fn appended(batch: &LatentImage, item: &LatentImage) -> Result<LatentImage> {
                 mask.as_ref().or(other.as_ref()).map_or((1, 1), |mask| (mask.height, mask.width));
             let of = |mask: &Option<Mask>, count: usize| match mask {
                 Some(mask) => scale_mask(mask, Target::new(width, height), Method::Bilinear),
-                None => Mask::filled([count, height, width], 1.0),
+                None => Mask::filled(batch.samples.host(), [count, height, width], 1.0),
             };
-            let mut joined = of(mask, batch.batch())?.repeated_to(batch.batch());
-            joined.values.extend(of(other, 1)?.repeated_to(1).values);
-            joined.batch += 1;
-            Some(joined)
+            let first = of(mask, batch.batch())?.repeated_to(batch.batch())?;
+            let last = of(other, 1)?.repeated_to(1)?;
+            let values = first.values.iter().chain(&last.values).copied();
+            Some(Mask::collect(first.host(), [first.batch + 1, height, width], values)?)
         }
     };
     let batch_index = Some([batch.batch_indices(), item.batch_indices()].concat());
-    Ok(LatentImage { samples, noise_mask, batch_index, ..batch.clone() })
+    Ok(LatentImage { noise_mask, batch_index, ..both })
 }
 
 class! {

@@ -8,7 +8,7 @@ use sampling::Latent;
 use crate::Studio;
 use crate::image::pixels;
 use crate::studio::class;
-use crate::value::{LatentImage, checked_len};
+use crate::value::LatentImage;
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -30,7 +30,7 @@ struct Family {
 }
 
 impl Family {
-    fn empty(&self, call: &Call) -> Result<Outcome, Failure> {
+    fn empty(&self, studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
         let batch = call.size("batch_size")?;
         let (height, width) = (call.size("height")? / self.pixels, call.size("width")? / self.pixels);
         let mut shape = vec![batch, self.channels];
@@ -38,8 +38,8 @@ impl Family {
             shape.push(call.size("length")?.saturating_sub(1) / frames + 1);
         }
         shape.extend([height, width]);
-        checked_len(&shape)?;
-        let mut latent = LatentImage::new(Latent::zeros(&shape));
+        let room = studio.host.room(&shape)?;
+        let mut latent = LatentImage::new(room.latent(Latent::zeros(&shape)));
         latent.pixels_per_value = (self.pixels != 8).then_some(self.pixels);
         Ok(Outcome::object(latent))
     }
@@ -64,20 +64,20 @@ class! {
     EmptyLatentImage in "latent";
     |schema| sized(schema.title("Empty Latent Image"), [512, 512], [8, 16], None)
         .about("Makes empty latents of four channels.");
-    |studio, call| Family { channels: 4, pixels: 8, frames: None }.empty(call)
+    |studio, call| Family { channels: 4, pixels: 8, frames: None }.empty(studio, call)
 }
 
 class! {
     EmptySD3LatentImage in "latent/sd3";
     |schema| sized(schema, [1024, 1024], [16, 16], None).about("Makes empty latents of sixteen channels.");
-    |studio, call| Family { channels: 16, pixels: 8, frames: None }.empty(call)
+    |studio, call| Family { channels: 16, pixels: 8, frames: None }.empty(studio, call)
 }
 
 class! {
     EmptyFlux2LatentImage in "latent";
     |schema| sized(schema.title("Empty Flux 2 Latent"), [1024, 1024], [16, 16], None)
         .about("Makes empty latents for FLUX.2.");
-    |studio, call| Family { channels: 128, pixels: 16, frames: None }.empty(call)
+    |studio, call| Family { channels: 128, pixels: 16, frames: None }.empty(studio, call)
 }
 
 class! {
@@ -89,19 +89,19 @@ class! {
         Some(pixels("length", 25, 1, 4)),
     )
     .about("Makes empty latent videos for HunyuanVideo, Wan and others.");
-    |studio, call| Family { channels: 16, pixels: 8, frames: Some(4) }.empty(call)
+    |studio, call| Family { channels: 16, pixels: 8, frames: Some(4) }.empty(studio, call)
 }
 
 class! {
     EmptyLTXVLatentVideo in "latent/video/ltxv";
     |schema| sized(schema, [768, 512], [32, 64], Some(pixels("length", 97, 1, 8)))
         .about("Makes empty latent videos for LTX-Video.");
-    |studio, call| Family { channels: 128, pixels: 32, frames: Some(8) }.empty(call)
+    |studio, call| Family { channels: 128, pixels: 32, frames: Some(8) }.empty(studio, call)
 }
 
 class! {
     EmptyMochiLatentVideo in "latent/video";
     |schema| sized(schema, [848, 480], [16, 16], Some(pixels("length", 25, 7, 6)))
         .about("Makes empty latent videos for Mochi.");
-    |studio, call| Family { channels: 12, pixels: 8, frames: Some(6) }.empty(call)
+    |studio, call| Family { channels: 12, pixels: 8, frames: Some(6) }.empty(studio, call)
 }

@@ -10,8 +10,9 @@ use graph::{
 use sampling::Latent;
 
 use crate::folders::Place;
+use crate::host::{Host, Samples};
 use crate::image::{file_fingerprint, file_verdict};
-use crate::saving::{file_item, provenance, write_file};
+use crate::saving::{file_item, provenance};
 use crate::studio::decode_values;
 use crate::value::LatentImage;
 use crate::{Error, Result, Studio};
@@ -44,8 +45,8 @@ impl NodeClass for SaveLatent {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let latent = call.object::<LatentImage>("samples")?;
         let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, (0, 0))?;
-        let name = place.next_name(0, "latent");
-        write_file(&place.folder.join(&name), &written(&latent.samples, &provenance(&self.0, call)))?;
+        let bytes = written(&latent.samples, &provenance(&self.0, call));
+        let name = place.save(0, "latent", &bytes)?;
         let items = Literal::List(vec![file_item(&name, &place.subfolder, Place::Output)]);
         Ok(Outcome::default().with_ui(graph::map([("latents", items)])))
     }
@@ -92,7 +93,7 @@ impl NodeClass for LoadLatent {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let path = self.0.folders.annotated(call.text("latent")?)?;
         let file = Checkpoint::open(&path).map_err(Error::from)?;
-        Ok(Outcome::object(LatentImage::new(read(&file)?)))
+        Ok(Outcome::object(LatentImage::new(read(&self.0.host, &file)?)))
     }
 
     fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
@@ -108,15 +109,16 @@ impl NodeClass for LoadLatent {
     }
 }
 
-fn read(file: &Checkpoint) -> Result<Latent> {
+fn read(host: &Host, file: &Checkpoint) -> Result<Samples> {
     let told = |what: &str| Error::Told(format!("{}: {what}", file.path().display()));
     let entry =
         file.entry(VALUES).ok_or_else(|| told("this is no latent: it has no tensor \"latent_tensor\""))?;
+    let shape = entry.shape().dims().to_vec();
+    let room = host.room(&shape)?;
     let mut values =
         decode_values(file, entry).ok_or_else(|| told("latents of 16 or 32 bits can be loaded"))?;
     if file.entry(SCALE_MARK).is_none() {
         values.iter_mut().for_each(|value| *value *= 1.0 / OLD_SCALE);
     }
-    let shape = entry.shape().dims().to_vec();
-    Ok(Latent::new(shape, values)?)
+    Ok(room.latent(Latent::new(shape, values)?))
 }

@@ -6,6 +6,7 @@ use graph::{Catalogue, Failure, Input, Outcome};
 use sampling::Latent;
 
 use super::axes;
+use crate::host::Host;
 use crate::image::{
     CROPS, LATENT_METHODS, MAX_RESOLUTION, Method, Patch, Target, composite, pixels, scale_latent,
 };
@@ -55,8 +56,7 @@ class! {
         };
         let is_cropped = call.text("crop")? == "center";
         let target = Target { width: width / PIXELS, height: height / PIXELS, is_cropped };
-        let samples = scale_latent(&latent.samples, target, Method::named(call.text("upscale_method")?)?)?;
-        Ok(Outcome::object(latent.with_samples(samples)))
+        Ok(Outcome::object(scaled(&latent, target, Method::named(call.text("upscale_method")?)?)?))
     }
 }
 
@@ -73,11 +73,19 @@ class! {
         let latent = call.object::<LatentImage>("samples")?;
         let (rows, columns) = axes::size(&latent.samples)?;
         let factor = call.float("scale_by")?;
-        let scaled = |length: usize| (length as f64 * factor).round_ties_even() as usize;
-        let target = Target::new(scaled(columns), scaled(rows));
-        let samples = scale_latent(&latent.samples, target, Method::named(call.text("upscale_method")?)?)?;
-        Ok(Outcome::object(latent.with_samples(samples)))
+        let times = |length: usize| (length as f64 * factor).round_ties_even() as usize;
+        let target = Target::new(times(columns), times(rows));
+        Ok(Outcome::object(scaled(&latent, target, Method::named(call.text("upscale_method")?)?)?))
     }
+}
+
+/// A latent in another size.
+fn scaled(latent: &LatentImage, target: Target, method: Method) -> Result<LatentImage> {
+    let mut shape = latent.samples.shape().to_vec();
+    if let [.., height, width] = shape.as_mut_slice() {
+        (*height, *width) = (target.height, target.width);
+    }
+    latent.with(&shape, || scale_latent(&latent.samples, target, method))
 }
 
 class! {
@@ -105,9 +113,12 @@ class! {
             left: left != 0,
             right: left + columns < width,
         };
-        let mask = (feather > 0 && rows > 0 && columns > 0).then(|| Arc::new(edges.mask(rows, columns, feather)));
+        let mask = match feather > 0 && rows > 0 && columns > 0 {
+            true => Some(Arc::new(edges.mask(&studio.host, rows, columns, feather)?)),
+            false => None,
+        };
         let patch = Patch { left, top, width: columns, height: rows, mask };
-        Ok(Outcome::object(to.with_samples(laid_over(&to.samples, &source, &patch)?)))
+        Ok(Outcome::object(to.with_equal(|| laid_over(&to.samples, &source, &patch))?))
     }
 }
 
@@ -121,7 +132,7 @@ struct Edges {
 
 impl Edges {
     /// A mask that rises from those edges over `feather` values.
-    fn mask(&self, height: usize, width: usize, feather: usize) -> Mask {
+    fn mask(&self, host: &Host, height: usize, width: usize, feather: usize) -> Result<Mask> {
         let along = |length: usize, at_start: bool, at_end: bool| -> Vec<f32> {
             let mut factors = vec![1.0f32; length];
             for step in 0..feather.min(length) {
@@ -137,8 +148,8 @@ impl Edges {
         };
         let rows = along(height, self.top, self.bottom);
         let columns = along(width, self.left, self.right);
-        let values = rows.iter().flat_map(|row| columns.iter().map(move |column| row * column)).collect();
-        Mask { batch: 1, height, width, values }
+        let values = rows.iter().flat_map(|row| columns.iter().map(move |column| row * column));
+        Mask::collect(host, [1, height, width], values)
     }
 }
 
@@ -155,7 +166,7 @@ class! {
         .output("LATENT");
     |studio, call| {
         let destination = call.object::<LatentImage>("destination")?;
-        let mut source = call.object::<LatentImage>("source")?.samples.clone();
+        let mut source = Latent::clone(&call.object::<LatentImage>("source")?.samples);
         if call.boolean("resize_source")? {
             let (height, width) = axes::size(&destination.samples)?;
             source = scale_latent(&source, Target::new(width, height), Method::Bilinear)?;
@@ -168,8 +179,8 @@ class! {
             height,
             mask: call.object_if_given::<Mask>("mask")?,
         };
-        let samples = laid_over(&destination.samples, &source, &patch)?;
-        Ok(Outcome::object(destination.with_samples(samples)))
+        let laid = destination.with_equal(|| laid_over(&destination.samples, &source, &patch))?;
+        Ok(Outcome::object(laid))
     }
 }
 
@@ -212,9 +223,9 @@ class! {
                 axes::rearranged(samples, (height, width), |row, column| (height - 1 - row, width - 1 - column))?
             }
             "270 degrees" => axes::rearranged(samples, (width, height), |row, column| (column, width - 1 - row))?,
-            _ => samples.clone(),
+            _ => return Ok(Outcome::one(call.value("samples")?.clone())),
         };
-        Ok(Outcome::object(latent.with_samples(turned)))
+        Ok(Outcome::object(latent.with_samples(turned)?))
     }
 }
 
@@ -233,7 +244,7 @@ class! {
         let samples = axes::rearranged(&latent.samples, (height, width), |row, column| {
             if is_vertical { (height - 1 - row, column) } else { (row, width - 1 - column) }
         })?;
-        Ok(Outcome::object(latent.with_samples(samples)))
+        Ok(Outcome::object(latent.with_samples(samples)?))
     }
 }
 
@@ -257,7 +268,7 @@ class! {
         let axis = latent.samples.shape().len();
         let rows = axes::narrowed(&latent.samples, axis - 2, top, call.size("height")? / PIXELS)?;
         let samples = axes::narrowed(&rows, axis - 1, left, call.size("width")? / PIXELS)?;
-        Ok(Outcome::object(latent.with_samples(samples)))
+        Ok(Outcome::object(latent.with_samples(samples)?))
     }
 }
 
@@ -279,7 +290,7 @@ class! {
         } else {
             axes::joined(&first.samples, &second, axis)?
         };
-        Ok(Outcome::object(first.with_samples(samples)))
+        Ok(Outcome::object(first.with_samples(samples)?))
     }
 }
 
@@ -304,7 +315,7 @@ class! {
             length - distance.min(length)
         };
         let samples = axes::narrowed(&latent.samples, axis, start, call.size("amount")?.min(length - start))?;
-        Ok(Outcome::object(latent.with_samples(samples)))
+        Ok(Outcome::object(latent.with_samples(samples)?))
     }
 }
 
@@ -332,6 +343,6 @@ class! {
         let mut shape = vec![batch * slices / size, size];
         shape.extend(rest);
         let parted = Latent::new(shape, moved.values().to_vec()).map_err(Error::from)?;
-        Ok(Outcome::object(latent.with_samples(axes::moved(&parted, 1, axis)?)))
+        Ok(Outcome::object(latent.with_samples(axes::moved(&parted, 1, axis)?)?))
     }
 }

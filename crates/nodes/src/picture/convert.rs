@@ -3,10 +3,12 @@
 use image::{ColorType, DynamicImage};
 
 use super::Pixels;
+use crate::Result;
+use crate::host::Host;
 use crate::value::Image;
 
 /// Frames of equal size as one batch; with transparency if the first has it.
-pub(super) fn to_image(frames: &[DynamicImage]) -> Image {
+pub(super) fn to_image(host: &Host, frames: &[DynamicImage]) -> Result<Image> {
     let frames: Vec<_> = frames.iter().map(to_pixels).collect();
     let (width, height) = frames.first().map_or((0, 0), |first| (first.width, first.height));
     // Animations are unpacked with transparency, whether they use it or not.
@@ -14,13 +16,14 @@ pub(super) fn to_image(frames: &[DynamicImage]) -> Image {
         frame.channels == 3 || frames.len() > 1 && frame.bytes.chunks_exact(4).all(|pixel| pixel[3] == 255)
     });
     let channels = if is_opaque { 3 } else { 4 };
-    let mut values = Vec::with_capacity(frames.len() * width * height * channels);
-    let batch = frames.len();
+    let shape = [frames.len(), height, width, channels];
+    let room = host.room(&shape)?;
+    let mut values = room.vector()?;
     for frame in frames {
         let frame = if is_opaque { frame.without_alpha() } else { frame.with_alpha() };
         values.extend(frame.bytes.iter().map(|byte| f32::from(*byte) / 255.0));
     }
-    Image { batch, height, width, channels, values }
+    Ok(Image::of(shape, room.hold(values)))
 }
 
 /// A decoded picture with 3 channels, or 4 if it has transparency. Of 16 bits the upper 8 count, as in Pillow.

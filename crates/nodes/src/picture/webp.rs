@@ -137,8 +137,8 @@ mod tests {
     use super::*;
 
     fn pictures(batch: usize) -> Image {
-        let values = (0..batch * 5 * 7 * 3).map(|at| (at * 37 % 256) as f32 / 255.0 + 1e-4).collect();
-        Image { batch, height: 5, width: 7, channels: 3, values }
+        let values = (0..batch * 5 * 7 * 3).map(|at| (at * 37 % 256) as f32 / 255.0 + 1e-4);
+        Image::collect(&crate::host::Host::with_budget(1 << 30), [batch, 5, 7, 3], values).unwrap()
     }
 
     #[test]

@@ -43,13 +43,13 @@ class! {
         };
         // An empty latent is empty in either scale.
         let samples = match latent.samples.is_zero() {
-            true => latent.samples.clone(),
+            true => Latent::clone(&latent.samples),
             false => model.format().to_model(&latent.samples).map_err(Error::from)?,
         };
         let noisy = model.sampling.noise_scaling(strength, &noise, &samples, false);
         let noisy = model.format().to_autoencoder(&noisy).map_err(Error::from)?;
         let finite = noisy.values().iter().map(|value| if value.is_finite() { *value } else { 0.0 });
         let samples = Latent::new(noisy.shape().to_vec(), finite.collect()).map_err(Error::from)?;
-        Ok(Outcome::object(LatentImage { samples, ..LatentImage::clone(&latent) }))
+        Ok(Outcome::object(latent.with_samples(samples)?))
     }
 }

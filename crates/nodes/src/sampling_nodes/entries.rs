@@ -239,7 +239,8 @@ mod tests {
         assert!(ready_one(&entry()).counts_at(3.0));
         let mut values = vec![0.0; 16 * 32];
         values[5 * 32 + 20] = 1.0;
-        let mask = Arc::new(Mask { batch: 1, height: 16, width: 32, values });
+        let mask = Mask::collect(&crate::host::Host::with_budget(1 << 30), [1, 16, 32], values);
+        let mask = Arc::new(mask.unwrap());
         let masked =
             ready_one(&Entry { mask: Some(mask), mask_sets_area: true, mask_strength: 0.5, ..entry() });
         assert_eq!(masked.area, Some([8, 8, 5, 20]));

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 /// A mask as a latent of planes, `[batch, height, width]`.
 pub(crate) fn mask_planes(mask: &Mask) -> Result<Latent> {
-    Ok(Latent::new(vec![mask.batch, mask.height, mask.width], mask.values.clone())?)
+    Ok(Latent::new(vec![mask.batch, mask.height, mask.width], mask.values.to_vec())?)
 }
 
 /// Every plane of `[batch, channels, height, width]` brought to a size by linear interpolation.

@@ -19,6 +19,9 @@ use crate::{Error, Result};
 /// Pixels along the longer side of a preview, unless a setting says so.
 const PREVIEW_SIZE: usize = 512;
 
+/// Latents that a run holds at one time, beside its results.
+const WORKING_COPIES: usize = 8;
+
 /// What is run, besides the guider.
 pub(crate) struct Run<'a> {
     pub(crate) sampler: Sampler,
@@ -42,7 +45,10 @@ pub(crate) struct Sampled {
 /// Runs a sampler.
 pub(crate) fn run(studio: &Studio, call: &Call, guider: &Guider, run: &Run<'_>) -> Result<Sampled, Failure> {
     let model = &guider.model;
-    let latent = model.format().fit_empty(run.latent.samples.clone());
+    let shape = dims(&run.latent.samples)?;
+    // The sampler works on copies of the latent: noise, what a step takes and gives, what was predicted.
+    let _working = studio.host.room(&[WORKING_COPIES, shape.iter().product()])?;
+    let latent = model.format().fit_empty(Latent::clone(&run.latent.samples));
     let shape = dims(&latent)?;
     let noise = match run.noise {
         None => Latent::zeros(&shape),
@@ -57,12 +63,12 @@ pub(crate) fn run(studio: &Studio, call: &Call, guider: &Guider, run: &Run<'_>) 
     };
     let work = Work { studio, call, guider, run, latent, noise, mask };
     let (samples, denoised) = if run.sigmas.is_empty() { (work.latent, None) } else { work.sample()? };
-    let with = |samples: Latent| LatentImage { samples, ..run.latent.clone() };
+    let with = |samples: Latent| run.latent.with_samples(samples);
     let denoised = match denoised {
         Some(denoised) => model.format().to_autoencoder(&denoised).map_err(Error::from)?,
         None => samples.clone(),
     };
-    Ok(Sampled { latent: with(samples), denoised: with(denoised) })
+    Ok(Sampled { latent: with(samples)?, denoised: with(denoised)? })
 }
 
 /// A run with all it needs.

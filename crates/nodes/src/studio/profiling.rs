@@ -117,11 +117,7 @@ fn write_file(file: &Path, profile: &MachineProfile) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let text = serde_json::to_string_pretty(profile)?;
-    // A name of its own, since other programs may write the same file; the last one wins, whole.
-    let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
-    std::fs::write(&temporary, text)?;
-    std::fs::rename(&temporary, file).inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+    disk::write(file, serde_json::to_string_pretty(profile)?.as_bytes())
 }
 
 /// What is known of a device; nothing if it was never measured.

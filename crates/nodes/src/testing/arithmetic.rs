@@ -2,6 +2,7 @@
 
 use graph::Failure;
 
+use crate::host::{Host, Room, Values};
 use crate::value::{Image, Mask};
 
 /// More values than any test needs; what asks for more is refused before memory is.
@@ -10,7 +11,7 @@ const MAX_VALUES: usize = 1 << 28;
 /// A four-dimensional array that is read.
 pub(super) struct Operand<'a> {
     shape: [usize; 4],
-    values: &'a [f32],
+    values: &'a Values,
 }
 
 impl<'a> From<&'a Image> for Operand<'a> {
@@ -34,11 +35,12 @@ pub(super) fn join<'a>(
     let (a, b) = (a.into(), b.into());
     let shape = joined_shape(a.shape, b.shape)?;
     let [batch, height, width, channels] = shape;
-    let mut values = reserved(shape)?;
+    let room = room(a.values.host(), shape)?;
     if a.shape == b.shape {
-        values.extend(a.values.iter().zip(b.values).map(|(a, b)| f(*a, *b)));
-        return Ok(Image { batch, height, width, channels, values });
+        let values = a.values.iter().zip(b.values).map(|(a, b)| f(*a, *b));
+        return Ok(Image::of(shape, room.collect(values)?));
     }
+    let mut values = room.vector()?;
     for item in 0..batch {
         for row in 0..height {
             for column in 0..width {
@@ -49,7 +51,7 @@ pub(super) fn join<'a>(
             }
         }
     }
-    Ok(Image { batch, height, width, channels, values })
+    Ok(Image::of(shape, room.hold(values)))
 }
 
 impl Operand<'_> {
@@ -88,60 +90,52 @@ pub(super) fn mean(images: &[&Image]) -> Result<Image, Failure> {
             let text = format!("{image:?} and {first:?} cannot be averaged; make them the same size");
             return Err(Failure::error("RuntimeError", text));
         }
-        for (sum, value) in sum.values.iter_mut().zip(&image.values) {
+        for (sum, value) in sum.values.to_mut()?.iter_mut().zip(&image.values) {
             *sum += value;
         }
     }
     let count = images.len() as f32;
-    sum.values.iter_mut().for_each(|value| *value /= count);
+    sum.values.to_mut()?.iter_mut().for_each(|value| *value /= count);
     Ok(sum)
 }
 
 /// A picture with every value multiplied.
-pub(super) fn scaled(image: &Image, factor: f64) -> Image {
+pub(super) fn scaled(image: &Image, factor: f64) -> Result<Image, Failure> {
     let factor = factor as f32;
-    let values = image.values.iter().map(|value| value * factor).collect();
-    Image { values, ..*image }
+    Ok(image.map(|value| value * factor)?)
 }
 
 /// Pictures of one value.
-pub(super) fn constant(batch: usize, height: usize, width: usize, value: f32) -> Result<Image, Failure> {
-    filled(batch, height, width, || value)
+pub(super) fn constant(host: &Host, size: [usize; 3], value: f32) -> Result<Image, Failure> {
+    filled(host, size, || value)
 }
 
 /// Pictures whose values come one by one.
 pub(super) fn filled(
-    batch: usize,
-    height: usize,
-    width: usize,
+    host: &Host,
+    [batch, height, width]: [usize; 3],
     value: impl FnMut() -> f32,
 ) -> Result<Image, Failure> {
     let shape = [batch, height, width, 3];
-    let mut values = reserved(shape)?;
-    values.extend(std::iter::repeat_with(value).take(shape.iter().product()));
-    Ok(Image { batch, height, width, channels: 3, values })
+    Ok(Image::of(shape, room(host, shape)?.collect(std::iter::repeat_with(value))?))
 }
 
 /// Masks of one value.
-pub(super) fn constant_mask(batch: usize, height: usize, width: usize, value: f32) -> Result<Mask, Failure> {
-    let shape = [batch, height, width, 1];
-    let mut values = reserved(shape)?;
-    values.resize(shape.iter().product(), value);
-    Ok(Mask { batch, height, width, values })
+pub(super) fn constant_mask(host: &Host, size: [usize; 3], value: f32) -> Result<Mask, Failure> {
+    let [batch, height, width] = size;
+    Ok(Mask::of(size, room(host, [batch, height, width, 1])?.filled(value)?))
 }
 
-/// The picture of 512 by 512 that many test nodes give.
+/// The picture of 512 by 512 that many test nodes give. It is small, so nobody counts it.
 pub(super) fn square(value: f32) -> Result<Image, Failure> {
-    constant(1, 512, 512, value)
+    constant(&Host::with_budget(1 << 30), [1, 512, 512], value)
 }
 
 /// Room for an array, or why there is none.
-fn reserved(shape: [usize; 4]) -> Result<Vec<f32>, Failure> {
+fn room(host: &Host, shape: [usize; 4]) -> Result<Room, Failure> {
     let count = shape.iter().try_fold(1_usize, |count, length| count.checked_mul(*length));
-    let count = count.filter(|count| *count <= MAX_VALUES);
-    let mut values = Vec::new();
     match count {
-        Some(count) if values.try_reserve_exact(count).is_ok() => Ok(values),
+        Some(count) if count <= MAX_VALUES => Ok(host.room(&shape)?),
         _ => Err(Failure::OutOfMemory(format!(
             "a picture of {shape:?} values does not fit in memory; ask for a smaller one"
         ))),

@@ -119,7 +119,7 @@ impl NodeClass for IsChangedWithConstants {
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
-        Ok(Outcome::object(scaled(&*call.object::<Image>("image")?, call.float("value")?)))
+        Ok(Outcome::object(scaled(&*call.object::<Image>("image")?, call.float("value")?)?))
     }
 
     fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
@@ -148,6 +148,6 @@ impl NodeClass for OutputWithSocket {
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
-        Ok(Outcome::object(scaled(&*call.object::<Image>("image")?, call.float("value")?)))
+        Ok(Outcome::object(scaled(&*call.object::<Image>("image")?, call.float("value")?)?))
     }
 }

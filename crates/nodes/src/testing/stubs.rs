@@ -6,14 +6,15 @@ use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema};
 
 use super::arithmetic::{constant, constant_mask, filled};
 use super::schema;
+use crate::host::Host;
 
 const CATEGORY: &str = "Testing/Stub Nodes";
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue) {
-    catalogue.add(StubImage);
-    catalogue.add(StubConstantImage);
-    catalogue.add(StubMask);
+pub(super) fn add(catalogue: &mut Catalogue, host: &Host) {
+    catalogue.add(StubImage(host.clone()));
+    catalogue.add(StubConstantImage(host.clone()));
+    catalogue.add(StubMask(host.clone()));
     catalogue.add(StubInt);
     catalogue.add(StubFloat);
 }
@@ -31,7 +32,7 @@ fn size(call: &Call) -> Result<(usize, usize, usize), Failure> {
     Ok((call.size("batch_size")?, call.size("height")?, call.size("width")?))
 }
 
-struct StubImage;
+struct StubImage(Host);
 
 impl NodeClass for StubImage {
     fn schema(&self) -> Schema {
@@ -42,11 +43,11 @@ impl NodeClass for StubImage {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let (batch, height, width) = size(call)?;
         let image = match call.text("content")? {
-            "WHITE" => constant(batch, height, width, 1.0)?,
-            "BLACK" => constant(batch, height, width, 0.0)?,
+            "WHITE" => constant(&self.0, [batch, height, width], 1.0)?,
+            "BLACK" => constant(&self.0, [batch, height, width], 0.0)?,
             "NOISE" => {
                 let mut noise = Noise::new();
-                filled(batch, height, width, || noise.next())?
+                filled(&self.0, [batch, height, width], || noise.next())?
             }
             other => {
                 return Err(Failure::value(format!(
@@ -81,7 +82,7 @@ fn level() -> Input {
     Input::float("value", 0.5, 0.0, 1.0, 0.01)
 }
 
-struct StubConstantImage;
+struct StubConstantImage(Host);
 
 impl NodeClass for StubConstantImage {
     fn schema(&self) -> Schema {
@@ -91,11 +92,11 @@ impl NodeClass for StubConstantImage {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let (batch, height, width) = size(call)?;
-        Ok(Outcome::object(constant(batch, height, width, call.float("value")? as f32)?))
+        Ok(Outcome::object(constant(&self.0, [batch, height, width], call.float("value")? as f32)?))
     }
 }
 
-struct StubMask;
+struct StubMask(Host);
 
 impl NodeClass for StubMask {
     fn schema(&self) -> Schema {
@@ -104,7 +105,7 @@ impl NodeClass for StubMask {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let (batch, height, width) = size(call)?;
-        Ok(Outcome::object(constant_mask(batch, height, width, call.float("value")? as f32)?))
+        Ok(Outcome::object(constant_mask(&self.0, [batch, height, width], call.float("value")? as f32)?))
     }
 }
 

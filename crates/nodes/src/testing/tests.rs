@@ -8,6 +8,7 @@ use graph::{
     PromptNode, RunEnd, RunEvent, RunReport, RunRequest, Schema, Value, map, validate,
 };
 
+use crate::host::Host;
 use crate::value::{Image, Mask};
 
 /// Keeps the pictures that reach it: the tests' output node.
@@ -118,7 +119,7 @@ impl Bench {
     fn with(mode: CacheMode) -> Bench {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let mut catalogue = Catalogue::default();
-        super::add(&mut catalogue);
+        super::add(&mut catalogue, &Host::with_budget(1 << 30));
         catalogue.add(Keep { kept: Arc::clone(&kept) });
         let catalogue = Arc::new(catalogue);
         Bench { executor: Executor::new(Arc::clone(&catalogue), mode), catalogue, kept }

@@ -50,7 +50,7 @@ fn product(call: &Call) -> Result<Outcome, Failure> {
     let image = match (factor(call, "input1")?, factor(call, "input2")?) {
         (Factor::Number(first), Factor::Number(second)) => square(first as f32 * second as f32)?,
         (Factor::Image(image), Factor::Number(number)) | (Factor::Number(number), Factor::Image(image)) => {
-            scaled(&image, number)
+            scaled(&image, number)?
         }
         (Factor::Image(first), Factor::Image(second)) => {
             join(&*first, &*second, |first, second| first * second)?

@@ -59,7 +59,7 @@ pub(super) struct Canvas {
 impl Canvas {
     /// A picture of three channels.
     pub(super) fn new(picture: &Image) -> Canvas {
-        Canvas { width: picture.width as i64, height: picture.height as i64, values: picture.values.clone() }
+        Canvas { width: picture.width as i64, height: picture.height as i64, values: picture.values.to_vec() }
     }
 
     /// Nothing, as large as a picture.
@@ -199,9 +199,10 @@ fn border(corners: &[f32]) -> Vec<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     fn blank(width: usize, height: usize) -> Image {
-        Image { batch: 1, height, width, channels: 3, values: vec![0.0; width * height * 3] }
+        Image::filled(&Host::with_budget(1 << 30), [1, height, width, 3], 0.0).unwrap()
     }
 
     fn set(canvas: &Canvas) -> usize {

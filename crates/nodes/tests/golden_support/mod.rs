@@ -276,9 +276,9 @@ impl NodeClass for Tell {
         if call.boolean("beside")? {
             let latent = random(&[1, 16, 8, 8], seed + 2);
             entry.concat_latent = Some(Arc::new(Latent::new(latent.shape, latent.values).unwrap()));
-            let mask =
-                Mask { batch: 1, height: 64, width: 64, values: testkit::random_f32(seed + 3, 64 * 64) };
-            entry.concat_mask = Some(Arc::new(mask));
+            let values = testkit::random_f32(seed + 3, 64 * 64);
+            let mask = Mask::collect(&nodes::host::Host::with_budget(1 << 30), [1, 64, 64], values);
+            entry.concat_mask = Some(Arc::new(mask.unwrap()));
         }
         Ok(Outcome::object(Conditioning { entries: vec![entry] }))
     }

@@ -252,6 +252,51 @@ fn new_files_are_numbered_on() {
 }
 
 #[test]
+fn two_who_save_at_once_get_names_of_their_own() {
+    let base = ScratchDir::new().unwrap();
+    let folders = Folders::at(base.path());
+    // Both look at the folder before either has saved.
+    let mut places = [0, 1].map(|_| folders.save_place(Place::Output, "cat", (0, 0)).unwrap());
+    let [first, second] = places.each_mut().map(|place| place.save(0, "png", b"x").unwrap());
+    assert_eq!((first.as_str(), second.as_str()), ("cat_00001_.png", "cat_00002_.png"));
+    let saved: Vec<String> = std::thread::scope(|scope| {
+        let savers = [0u8; 4].map(|byte| {
+            let folders = folders.clone();
+            scope.spawn(move || {
+                let mut place = folders.save_place(Place::Output, "dog", (0, 0)).unwrap();
+                (0..25).map(|batch| place.save(batch, "png", &[byte]).unwrap()).collect::<Vec<_>>()
+            })
+        });
+        savers.into_iter().flat_map(|saver| saver.join().unwrap()).collect()
+    });
+    let names: std::collections::BTreeSet<&String> = saved.iter().collect();
+    assert_eq!(names.len(), 100, "every file has a name of its own");
+    assert_eq!(fs::read_dir(base.join("output")).unwrap().count(), 102, "and nothing else is left");
+    // The last number that there is: a name cannot be found, and nobody waits for one for ever.
+    put(base.join(format!("output/end_{}_.png", u64::MAX)));
+    let mut end = folders.save_place(Place::Output, "end", (0, 0)).unwrap();
+    assert!(end.save(0, "png", b"x").is_err());
+    assert_eq!(fs::read_dir(base.join("output")).unwrap().count(), 103);
+}
+
+#[test]
+fn what_a_killed_program_left_is_hidden_and_goes() {
+    let base = ScratchDir::new().unwrap();
+    let mut folders = Folders::at(base.path());
+    let [old, new] =
+        [".gantry-old123.part", ".gantry-new123.part"].map(|name| base.join("output").join(name));
+    put(old.clone());
+    put(new.clone());
+    put(base.join("models/custom/.gantry-half12.part"));
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(2 * 60 * 60);
+    fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    folders.save_place(Place::Output, "cat", (0, 0)).unwrap().save(0, "png", b"x").unwrap();
+    assert!(!old.exists() && new.exists(), "one that is being written stays");
+    folders.add("any", &base.join("models/custom"));
+    assert!(folders.list("any").is_empty(), "{:?}", folders.list("any"));
+}
+
+#[test]
 fn prefixes_have_variables_and_stay_in_the_output_folder() {
     let base = ScratchDir::new().unwrap();
     let folders = Folders::at(base.path());

@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::workbench::{Workbench, inputs, value};
+use crate::workbench::{Workbench, inputs, latent, value};
 use graph::{Inputs, Value};
 use meta::Shape;
 use nodes::value::{Image, LatentImage, Mask};
-use sampling::Latent;
 use testkit::{Golden, Procedural};
 
 /// The largest difference over the largest value; the reference repeats itself to 1e-6.
@@ -75,7 +74,7 @@ fn latents_are_scaled_to_sizes_and_by_factors() {
     let bench = bench();
     let shape = vec![1, 4, 6, 7];
     let values = Procedural::new("input.latent", 1.7, 0.0).values(4 * 6 * 7);
-    let latent = LatentImage::new(Latent::new(shape, values).unwrap());
+    let latent = latent(&shape, |at| values[at]);
     for method in ["nearest-exact", "bilinear", "area", "bicubic", "bislerp"] {
         let of = |inputs: Inputs| inputs.with("samples", value(&latent)).with("upscale_method", method);
         let scaled = bench.latent("LatentUpscale", of(inputs()).with("width", 96).with("height", 72));

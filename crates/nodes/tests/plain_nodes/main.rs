@@ -6,6 +6,7 @@ mod golden;
 mod images;
 mod latents;
 mod masks;
+mod memory;
 mod picture_files;
 mod primitives;
 mod saving;

@@ -12,14 +12,14 @@ fn numbers(height: usize, width: usize, values: &[f32]) -> Mask {
 fn masks_are_made_inverted_and_cut() {
     let bench = Workbench::new();
     let solid = bench.mask("SolidMask", inputs().with("value", 0.25).with("width", 3).with("height", 2));
-    assert_eq!((solid.height, solid.width, solid.values.as_slice()), (2, 3, &[0.25; 6][..]));
+    assert_eq!((solid.height, solid.width, solid.values.as_ref()), (2, 3, &[0.25; 6][..]));
     assert_eq!(bench.mask("InvertMask", inputs().with("mask", value(&*solid))).values, [0.75; 6]);
     let limit = inputs().with("mask", value(&numbers(1, 3, &[0.4, 0.5, 0.6]))).with("value", 0.5);
     assert_eq!(bench.mask("ThresholdMask", limit).values, [0.0, 0.0, 1.0]);
     let part =
         inputs().with("mask", value(&numbers(2, 2, &[1.0, 2.0, 3.0, 4.0]))).with("x", 1).with("width", 5);
     let part = bench.mask("CropMask", part.with("height", 5));
-    assert_eq!((part.height, part.width, part.values.as_slice()), (2, 1, &[2.0, 4.0][..]));
+    assert_eq!((part.height, part.width, part.values.as_ref()), (2, 1, &[2.0, 4.0][..]));
 }
 
 #[test]

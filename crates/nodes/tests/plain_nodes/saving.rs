@@ -91,7 +91,7 @@ fn moving_pictures_are_saved_as_one_file() {
     assert_eq!(shown(&outcome, "images").len(), 1);
     assert_eq!(outcome.ui.as_ref().unwrap()["animated"], Literal::List(vec![true.into()]));
     let bytes = std::fs::read(bench.folder.join("output/ComfyUI_00001_.png")).unwrap();
-    assert_eq!(picture::decode_frames(&bytes).unwrap().batch, 3);
+    assert_eq!(picture::decode_frames(&nodes::host::Host::with_budget(1 << 30), &bytes).unwrap().batch, 3);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use graph::{
     Object, Observer, Outcome, Outputs, Prompt, PromptNode, RunEvent, Slot, Value,
 };
 use meta::DeviceId;
+use nodes::host::{Host, Samples};
 use nodes::studio::Settings;
 use nodes::value::{Image, LatentImage, Mask};
 use nodes::{Folders, Studio};
@@ -55,10 +56,15 @@ impl Workbench {
     }
 
     pub(crate) fn with(settings: Settings) -> Workbench {
+        Workbench::on(Registry::new([]), settings)
+    }
+
+    /// On these devices.
+    pub(crate) fn on(devices: Registry, settings: Settings) -> Workbench {
         let folder = ScratchDir::new().unwrap();
         let folders = Folders::at(folder.path());
         std::fs::create_dir_all(&folders.input).unwrap();
-        let studio = Studio::new(folders, Registry::new([]), DeviceId::CPU, settings);
+        let studio = Studio::new(folders, devices, DeviceId::CPU, settings);
         let catalogue = nodes::catalogue(&Arc::new(studio));
         Workbench { folder, catalogue, events: Arc::default(), extra: Map::new() }
     }
@@ -155,19 +161,17 @@ pub(crate) fn value<T: Object + Clone>(object: &T) -> Value {
 }
 
 pub(crate) fn image(shape: [usize; 4], value: impl Fn(usize) -> f32) -> Image {
-    let [batch, height, width, channels] = shape;
-    let values = (0..shape.iter().product()).map(value).collect();
-    Image { batch, height, width, channels, values }
+    Image::collect(&Host::with_budget(1 << 30), shape, (0..shape.iter().product()).map(value)).unwrap()
 }
 
 pub(crate) fn mask(shape: [usize; 3], value: impl Fn(usize) -> f32) -> Mask {
-    let [batch, height, width] = shape;
-    Mask { batch, height, width, values: (0..shape.iter().product()).map(value).collect() }
+    Mask::collect(&Host::with_budget(1 << 30), shape, (0..shape.iter().product()).map(value)).unwrap()
 }
 
 pub(crate) fn latent(shape: &[usize], value: impl Fn(usize) -> f32) -> LatentImage {
     let values = (0..shape.iter().product()).map(value).collect();
-    LatentImage::new(Latent::new(shape.to_vec(), values).unwrap())
+    let latent = Latent::new(shape.to_vec(), values).unwrap();
+    LatentImage::new(Samples::new(&Host::with_budget(1 << 30), latent).unwrap())
 }
 
 /// What went wrong, as text.

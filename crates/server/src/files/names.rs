@@ -85,6 +85,7 @@ fn is_usable(part: &str) -> bool {
         && !is_only_dots
         && !is_refused_by_windows
         && !is_windows_device(part)
+        && !disk::is_draft(part.as_ref())
 }
 
 fn is_windows_device(part: &str) -> bool {
@@ -169,6 +170,7 @@ mod tests {
             ("", ""),
             ("a/..", ""),
             (".index.json", ".index.json"),
+            (".gantry.part", ".gantry.part"),
             ("写真/é.png", "写真/é.png"),
             ("a..b", "a..b"),
             ("console.json", "console.json"),
@@ -212,6 +214,8 @@ mod tests {
             "Lpt9.png",
             "aux .json",
             "a/prn/b",
+            ".gantry-AbC123.part",
+            "a/.gantry-.part",
         ];
         for name in names.into_iter().chain([long.as_str(), deep.as_str()]) {
             assert_eq!(relative(name), Err(NameFault::Unusable), "{name:?}");

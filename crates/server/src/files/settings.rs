@@ -69,9 +69,7 @@ async fn change(files: Arc<Files>, changes: Map<String, Value>) -> Answer<Respon
         stored.settings.extend(changes);
         let text = serde_json::to_vec_pretty(&stored.settings).map_err(io::Error::from)?;
         let folder = path.parent().ok_or(Refusal::Missing)?;
-        let received = Received::of(&text, folder)?;
-        received.sync()?;
-        received.replace(&path)?;
+        Received::of(&text, folder)?.replace(&path)?;
         drop(turn);
         Ok(())
     })

@@ -1,25 +1,25 @@
-//! Files that requests bring: received piece by piece into a hidden file beside the others, then given their
-//! name at once, so that nobody ever sees half of one.
+//! Files that requests bring: received piece by piece into a draft, then given their name at once, so that nobody
+//! ever sees half of one.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use axum::body::{Body, Bytes};
+use disk::Draft;
 use http_body_util::BodyExt;
-use tempfile::NamedTempFile;
 use tokio::io::AsyncWriteExt;
 
 use super::reply::{Answer, Refusal, blocking, is_over_limit};
 
 /// A file that has its bytes and no name yet. Dropping it removes it.
 pub(crate) struct Received {
-    file: NamedTempFile,
+    draft: Draft,
 }
 
 /// A file that is being received.
 pub(crate) struct Receiving {
-    file: NamedTempFile,
+    draft: Draft,
     writer: tokio::io::BufWriter<tokio::fs::File>,
     left_bytes: u64,
 }
@@ -27,15 +27,15 @@ pub(crate) struct Receiving {
 impl Receiving {
     /// Starts a file in a folder, which is made if it is not there.
     pub(crate) async fn start(folder: PathBuf, max_bytes: u64) -> Answer<Receiving> {
-        let (file, handle) = blocking(move || {
+        let (draft, handle) = blocking(move || {
             std::fs::create_dir_all(&folder)?;
-            let file = hidden_file(&folder)?;
-            let handle = file.as_file().try_clone()?;
-            Ok((file, handle))
+            let draft = Draft::new(&folder)?;
+            let handle = draft.file().try_clone()?;
+            Ok((draft, handle))
         })
         .await?;
         let writer = tokio::io::BufWriter::new(tokio::fs::File::from_std(handle));
-        Ok(Receiving { file, writer, left_bytes: max_bytes })
+        Ok(Receiving { draft, writer, left_bytes: max_bytes })
     }
 
     /// Adds bytes.
@@ -48,7 +48,7 @@ impl Receiving {
     /// Ends it.
     pub(crate) async fn finish(mut self) -> Answer<Received> {
         self.writer.flush().await?;
-        Ok(Received { file: self.file })
+        Ok(Received { draft: self.draft })
     }
 }
 
@@ -71,59 +71,37 @@ fn broken_off(error: &axum::Error) -> Refusal {
 impl Received {
     /// A file with these bytes, in a folder that exists.
     pub(crate) fn of(bytes: &[u8], folder: &Path) -> io::Result<Received> {
-        let mut file = hidden_file(folder)?;
-        file.write_all(bytes)?;
-        Ok(Received { file })
+        Ok(Received { draft: Draft::of(folder, bytes)? })
     }
 
     /// All its bytes.
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
-        std::fs::read(self.file.path())
+        std::fs::read(self.draft.path())
     }
 
-    /// Waits until the bytes are on the disk, so that after a loss of power no name stands for half a file.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.as_file().sync_all()
-    }
-
-    /// Gives it its name, in the place of whatever has it.
+    /// Gives it its name, in the place of whatever has it, once its bytes are on the disk.
     pub(crate) fn replace(self, path: &Path) -> io::Result<()> {
-        match self.file.persist(path) {
-            Err(failed) if failed.error.kind() == io::ErrorKind::CrossesDevices => {
-                Received::copied_beside(&failed.file, path)?.replace(path)
-            }
-            named => named.map(drop).map_err(|failed| failed.error),
-        }
+        self.draft.sync()?;
+        self.draft.replace(path)
     }
 
-    /// Gives it its name unless something has it.
+    /// Gives it its name unless something has it, once its bytes are on the disk.
     pub(crate) fn keep(self, path: &Path) -> io::Result<Kept> {
-        match self.file.persist_noclobber(path) {
-            Ok(_) => Ok(Kept::New),
-            Err(failed) => match failed.error.kind() {
-                io::ErrorKind::AlreadyExists => Ok(Kept::Taken(Received { file: failed.file })),
-                io::ErrorKind::CrossesDevices => Received::copied_beside(&failed.file, path)?.keep(path),
-                _ => Err(failed.error),
-            },
-        }
-    }
-
-    /// A name can only be given within one file system; for another the bytes are copied there first.
-    fn copied_beside(file: &NamedTempFile, path: &Path) -> io::Result<Received> {
-        let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut copy = hidden_file(folder)?;
-        io::copy(&mut File::open(file.path())?, &mut copy)?;
-        Ok(Received { file: copy })
+        self.draft.sync()?;
+        Ok(match self.draft.keep(path)? {
+            disk::Kept::New => Kept::New,
+            disk::Kept::Taken(draft) => Kept::Taken(Received { draft }),
+        })
     }
 
     /// Whether a file holds exactly these bytes.
     pub(crate) fn equals(&self, path: &Path) -> io::Result<bool> {
         // A link that leads nowhere has a name and no bytes.
         let Ok(metadata) = path.metadata() else { return Ok(false) };
-        if !metadata.is_file() || metadata.len() != self.file.path().metadata()?.len() {
+        if !metadata.is_file() || metadata.len() != self.draft.path().metadata()?.len() {
             return Ok(false);
         }
-        same_bytes(File::open(self.file.path())?, File::open(path)?)
+        same_bytes(File::open(self.draft.path())?, File::open(path)?)
     }
 }
 
@@ -150,17 +128,4 @@ fn same_bytes(mut left: File, mut right: File) -> io::Result<bool> {
             return Ok(false);
         }
     }
-}
-
-/// Its name begins with a dot and ends in nothing that is listed as a picture.
-fn hidden_file(folder: &Path) -> io::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".").suffix(".part");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // As any new file: the process's mask takes away what others may not do.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
 }

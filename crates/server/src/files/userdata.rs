@@ -147,7 +147,6 @@ async fn store(
     let received = receive(body, folder, files.config.max_upload_bytes).await?;
     let turn = Arc::clone(&files.user_writes).lock_owned().await;
     blocking(move || {
-        received.sync()?;
         if !keep_existing {
             received.replace(&path)?;
         } else if let Kept::Taken(_) = received.keep(&path)? {

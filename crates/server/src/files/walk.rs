@@ -38,6 +38,9 @@ impl Walk {
             names.sort();
             let mut folders = Vec::new();
             for name in names {
+                if disk::is_draft(&name) {
+                    continue;
+                }
                 let is_hidden = name.as_encoded_bytes().starts_with(b".");
                 let path = folder.join(&name);
                 let Ok(metadata) = root.join(&path).metadata() else { continue };

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use axum::http::header::ORIGIN;
 use axum::http::{HeaderMap, Method};
 
 use super::header;
@@ -57,15 +58,20 @@ pub(super) fn is_foreign(host: &str, method: &Method, headers: &HeaderMap) -> bo
     if is_cross_site(method, headers) {
         return true;
     }
-    let Some(origin) = header(headers, "origin") else { return headers.contains_key("origin") };
-    let Some((_, origin)) = origin.split_once("://") else { return false };
-    let authority = origin.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.is_empty() {
+    if !headers.contains_key(ORIGIN) {
         return false;
     }
-    let Some(origin) = HostName::parse(authority) else { return true };
+    // Sandboxed frames, files and `data:` addresses say `null` or `file://`: any site can make such a page.
+    let Some(origin) = header(headers, ORIGIN.as_str()).and_then(served_from) else { return true };
     let differs_in_port = matches!((host.port, origin.port), (Some(a), Some(b)) if a != b);
     host.name != origin.name || differs_in_port
+}
+
+/// The host of an origin that a server has.
+fn served_from(origin: &str) -> Option<HostName> {
+    let (scheme, rest) = origin.split_once("://")?;
+    let is_served = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    HostName::parse(rest.split(['/', '?', '#']).next()?).filter(|_| is_served)
 }
 
 /// Whether the browser itself says that another site asks. It does so where there is no origin to compare,
@@ -87,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_are_compared_as_comfyui_does() {
+    fn origins_are_compared_by_name_and_port() {
         assert!(!foreign("127.0.0.1:8188", "http://127.0.0.1:8188"));
         assert!(foreign("127.0.0.1:8188", "http://localhost:8188"), "another name is another origin");
         assert!(foreign("127.0.0.1:8188", "http://evil.example"));
@@ -95,11 +101,25 @@ mod tests {
         assert!(foreign("127.0.0.1:8188", "http://127.0.0.1:3000"));
         assert!(!foreign("127.0.0.1:8188", "http://127.0.0.1"), "without a port only the names count");
         assert!(!foreign("LOCALHOST:8188", "http://localhost:8188"));
-        assert!(!foreign("127.0.0.1:8188", "null"));
         assert!(!foreign("[::1]:8188", "http://[::1]:8188"));
         assert!(foreign("[::1]:8188", "http://[::2]:8188"));
         assert!(!foreign("studio.lan:8188", "http://evil.example"), "only this machine is guarded");
         assert!(foreign("127.0.0.1:8188", "http://user@127.0.0.1:8188"));
+    }
+
+    #[test]
+    fn what_no_server_sent_is_foreign() {
+        for origin in
+            ["null", "NULL", "", "file://", "file:///home/a/page.html", "file:", "data:", "blob:null"]
+        {
+            assert!(foreign("127.0.0.1:8188", origin), "{origin}");
+        }
+        for origin in
+            ["file://localhost", "app://localhost:8188", "http://", "http:localhost", "localhost:8188"]
+        {
+            assert!(foreign("localhost:8188", origin), "{origin}");
+        }
+        assert!(!is_foreign("127.0.0.1:8188", &Method::POST, &HeaderMap::new()), "programs have no origin");
     }
 
     #[test]

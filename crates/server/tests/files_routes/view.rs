@@ -45,6 +45,24 @@ async fn every_status() {
 }
 
 #[tokio::test]
+async fn files_that_are_being_written_are_not_shown() {
+    let site = Site::new();
+    let draft = ".gantry-AbC123.part";
+    for folder in ["input", "output", "user/default", "user/default/workflows"] {
+        site.write(&format!("{folder}/{draft}"), b"half");
+    }
+    for place in ["input", "output"] {
+        assert_eq!(site.get(&format!("/view?filename={draft}&type={place}")).await.status, 400);
+        assert_eq!(site.get(&format!("/internal/files/{place}")).await.json(), serde_json::json!([]));
+    }
+    assert_eq!(site.get(&format!("/userdata/{draft}")).await.status, 400);
+    for path in ["/userdata?dir=workflows&recurse=true", "/v2/userdata?path=workflows"] {
+        assert_eq!(site.get(path).await.json(), serde_json::json!([]), "{path}");
+    }
+    assert_eq!(site.post(&format!("/userdata/{draft}"), "x").await.status, 400);
+}
+
+#[tokio::test]
 async fn a_note_in_the_name_chooses_the_folder() {
     let site = Site::new();
     site.write("output/a.png", b"out");

@@ -42,6 +42,13 @@ pub(crate) async fn request(server: &Server, start: &str, headers: &[(&str, &str
     read(&mut stream).await
 }
 
+/// Sends bytes as they are and reads the answer to its end; the request must say that it is the last.
+pub(crate) async fn raw(server: &Server, text: &str) -> Answer {
+    let mut stream = TcpStream::connect(server.addresses()[0]).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    read(&mut stream).await
+}
+
 /// Reads an answer to its end.
 pub(crate) async fn read(stream: &mut (impl AsyncReadExt + Unpin)) -> Answer {
     let mut bytes = Vec::new();

@@ -1,11 +1,11 @@
 //! What must be refused, and what must not.
 
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::classes::{catalogue, config, start, start_with, studio};
-use super::client::{get, post, read, request};
+use super::client::{get, post, raw, read, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_sites_cannot_use_a_local_server() {
@@ -15,7 +15,8 @@ async fn other_sites_cannot_use_a_local_server() {
     let ask = async |headers: &[(&str, &str)]| request(&server, "GET /prompt", headers, b"").await.status;
     assert_eq!(ask(&[("host", &host), ("origin", &origin)]).await, 200);
     assert_eq!(ask(&[("host", &host), ("origin", "http://evil.example")]).await, 403);
-    assert_eq!(ask(&[("host", &host), ("origin", "null")]).await, 200);
+    assert_eq!(ask(&[("host", &host)]).await, 200, "programs have no origin");
+    assert_eq!(ask(&[("host", &host), ("origin", "null")]).await, 403);
     assert_eq!(ask(&[("host", "evil.example")]).await, 403, "a name that leads here");
     assert_eq!(ask(&[("host", &host), ("origin", "null"), ("sec-fetch-site", "cross-site")]).await, 403);
     let upgrade = [
@@ -30,6 +31,72 @@ async fn other_sites_cannot_use_a_local_server() {
     assert_eq!(request(&server, "OPTIONS /anything", &[("host", &host)], b"").await.status, 200);
     assert_eq!(request(&server, "GET /interrupt", &[("host", &host)], b"").await.status, 404);
     assert_eq!(request(&server, "PUT /prompt", &[("host", &host)], b"").await.status, 405);
+    server.stop().await;
+}
+
+/// The headers that ask for a WebSocket.
+const UPGRADE: &str = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                       sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_without_a_server_of_their_own_are_foreign() {
+    let server = start().await;
+    let host = server.addresses()[0].to_string();
+    for origin in ["null", "file://", "file:///home/a/page.html", "file://localhost", "data:text/html,x"] {
+        let head = format!("host: {host}\r\norigin: {origin}\r\n");
+        for start in [
+            "GET /prompt",
+            "POST /free",
+            "POST /prompt",
+            "POST /upload/image",
+            "DELETE /userdata/a",
+            "OPTIONS /free",
+        ] {
+            let text =
+                format!("{start} HTTP/1.1\r\n{head}connection: close\r\ncontent-length: 2\r\n\r\n{{}}");
+            assert_eq!(raw(&server, &text).await.status, 403, "{start} from {origin}");
+        }
+        let text = format!("GET /ws HTTP/1.1\r\n{head}{UPGRADE}\r\n");
+        let mut stream = TcpStream::connect(server.addresses()[0]).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 403", "a socket from {origin}");
+    }
+    let free =
+        format!("POST /free HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}");
+    assert_eq!(raw(&server, &free).await.status, 200, "a program without an origin is let in");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_names_one_host() {
+    let server = start().await;
+    let host = server.addresses()[0].to_string();
+    let named = format!("host: {host}\r\n");
+    let whole = format!("GET http://{host}/prompt HTTP/1.1\r\n");
+    let cases = [
+        ("GET /prompt HTTP/1.1\r\n".to_owned(), String::new(), 400),
+        ("GET /prompt HTTP/1.1\r\n".to_owned(), named.repeat(2), 400),
+        ("GET /prompt HTTP/1.1\r\n".to_owned(), format!("{named}host: evil.example\r\n"), 400),
+        ("GET /prompt HTTP/1.0\r\n".to_owned(), named.repeat(2), 400),
+        ("GET /prompt HTTP/1.1\r\n".to_owned(), "host: \u{fc}\r\n".to_owned(), 400),
+        ("GET /prompt HTTP/1.1\r\n".to_owned(), "host: \r\n".to_owned(), 403),
+        ("GET /prompt HTTP/1.1\r\n".to_owned(), named.clone(), 200),
+        // HTTP/1.0 knows no Host header, so it may be missing, but then no page of any site may be asking.
+        ("GET /prompt HTTP/1.0\r\n".to_owned(), String::new(), 200),
+        ("GET /prompt HTTP/1.0\r\n".to_owned(), format!("origin: http://{host}\r\n"), 403),
+        (whole.clone(), named.clone(), 200),
+        (whole.clone(), String::new(), 400),
+        (whole, "host: localhost\r\n".to_owned(), 400),
+        ("GET http://evil.example/prompt HTTP/1.1\r\n".to_owned(), named, 400),
+        ("GET http://evil.example/prompt HTTP/1.1\r\n".to_owned(), "host: evil.example\r\n".to_owned(), 403),
+        ("GET http://evil.example/prompt HTTP/1.0\r\n".to_owned(), String::new(), 403),
+    ];
+    for (line, headers, status) in cases {
+        let answer = raw(&server, &format!("{line}{headers}connection: close\r\n\r\n")).await;
+        assert_eq!(answer.status, status, "{line}{headers}");
+    }
     server.stop().await;
 }
 

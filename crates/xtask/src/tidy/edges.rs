@@ -8,7 +8,7 @@ use crate::workspace::{Crate, Dependency, DependencyKind, Workspace};
 /// The crates from the ground up. A crate may use those of earlier rows; crates in one row do not
 /// use each other.
 pub(crate) const ORDER: &[&[&str]] = &[
-    &["meta"],
+    &["meta", "disk"],
     &["graph"],
     &["workflow"],
     &["checkpoint"],

@@ -1,6 +1,6 @@
 //! Our side of the comparison: a process that loads a model and answers with the time of its steps.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -115,7 +115,8 @@ impl Loaded {
         self.run()?;
         machine.cpu().trim()?;
         // Forgets the peak so far; a system without this tells no memory either.
-        let forgotten = fs::write("/proc/self/clear_refs", "5").is_ok();
+        let forgotten = File::options().write(true).open("/proc/self/clear_refs");
+        let forgotten = forgotten.is_ok_and(|mut file| file.write_all(b"5").is_ok());
         Ok(json!({"resident_bytes": memory("VmRSS:").filter(|_| forgotten)}))
     }
 
@@ -135,7 +136,7 @@ impl Loaded {
         let path = question["output"].as_str().context("no output is named")?;
         let output = self.output.as_ref().context("no step has been made")?;
         let bytes: Vec<u8> = output.to_vec()?.iter().flat_map(|v| v.to_le_bytes()).collect();
-        fs::write(Path::new(path), bytes).with_context(|| format!("writing {path}"))?;
+        disk::write(Path::new(path), &bytes).with_context(|| format!("writing {path}"))?;
         Ok(json!({"peak_bytes": peak}))
     }
 }

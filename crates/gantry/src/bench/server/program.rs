@@ -79,7 +79,7 @@ impl Program {
         }
         // Nobody else takes a port that was just free; if somebody does, the server says so.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let log = File::create(scratch.path().join("log"))?;
+        let log = File::options().create(true).append(true).open(scratch.path().join("log"))?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).args(["--port", &port.to_string(), "--base-directory"]).arg(base);
         command.current_dir(self.folder.as_deref().unwrap_or(scratch.path()));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use device::Device;
+use device::{Device, MemoryInfo};
 use meta::{ByteSize, DeviceKind};
 use serde_json::{Value, json};
 
@@ -14,8 +14,6 @@ use crate::{bandwidth, selftest};
 
 /// FLUX in 8 bits with its text encoders, in round numbers; with less memory only smaller models run.
 const MEMORY_FOR_FLUX: u64 = 16 << 30;
-/// Where the system tells of its groups of processes and their limits.
-const GROUPS: &str = "/sys/fs/cgroup";
 /// NVIDIA's number on the PCI bus.
 const NVIDIA: &str = "0x10de";
 /// AMD's.
@@ -23,22 +21,21 @@ const AMD: &str = "0x1002";
 
 /// The CPU and the memory of the host.
 pub(super) fn host(machine: &Machine) -> Vec<Check> {
-    let limits =
-        Limits::read(Path::new(GROUPS), &fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
-    vec![cpu(machine, &limits), memory(machine, &limits)]
+    vec![cpu(machine), memory(machine)]
 }
 
-fn cpu(machine: &Machine, limits: &Limits) -> Check {
+fn cpu(machine: &Machine) -> Check {
     let description = machine.cpu().description();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let allowed = machine.groups().cores();
     let facts = json!({
         "name": description.name,
         "detail": description.detail,
         "cores": cores,
-        "group_cores": limits.cores,
+        "group_cores": allowed,
     });
     let says = format!("{}: {}.", description.name, description.detail);
-    let check = match limits.cores {
+    let check = match allowed {
         Some(share) if share + 0.01 < cores as f64 => Check::attention(
             "cpu",
             format!("{says} This container may use {share:.1} of {cores} cores."),
@@ -49,7 +46,7 @@ fn cpu(machine: &Machine, limits: &Limits) -> Check {
     check.with_facts(facts)
 }
 
-fn memory(machine: &Machine, limits: &Limits) -> Check {
+fn memory(machine: &Machine) -> Check {
     let memory = match machine.cpu().memory() {
         Ok(memory) => memory,
         Err(error) => {
@@ -60,74 +57,34 @@ fn memory(machine: &Machine, limits: &Limits) -> Check {
             );
         }
     };
-    let group_free = limits.memory.map(|limit| limit.saturating_sub(limits.used.unwrap_or(0)));
-    let free = group_free.map_or(memory.free, |group| group.min(memory.free));
+    let limit = machine.groups().memory().map(|group| group.limit);
+    check_memory(memory, limit)
+}
+
+/// What there is to use, where a container may have a limit of its own.
+fn check_memory(memory: MemoryInfo, limit: Option<u64>) -> Check {
     let facts = json!({
         "total_bytes": memory.total,
         "available_bytes": memory.free,
-        "group_limit_bytes": limits.memory,
-        "group_used_bytes": limits.used,
+        "group_limit_bytes": limit,
     });
-    let says = format!("{} of {} are available", ByteSize(memory.free), ByteSize(memory.total));
-    let check = match limits.memory {
-        Some(limit) if limit < memory.total => Check::attention(
-            "memory",
-            format!("{says}, but this container may use only {}.", ByteSize(limit)),
-            "The planner counts the machine's memory, not the container's: raise the container's limit, or load \
-             only models that fit in it.",
-        ),
-        _ if free < MEMORY_FOR_FLUX => Check::attention(
+    let is_contained = limit.is_some_and(|limit| limit <= memory.total);
+    let whose = if is_contained { " that this container may use" } else { "" };
+    let says = format!("{} of {}{whose} are available", ByteSize(memory.free), ByteSize(memory.total));
+    let check = if memory.free >= MEMORY_FOR_FLUX {
+        Check::works("memory", format!("{says}."))
+    } else {
+        let advice = match is_contained {
+            true => "Raise the container's limit, or use a model in GGUF (Q4_K_S of FLUX takes 7 GB).",
+            false => "Close other programs, or use a model in GGUF (Q4_K_S of FLUX takes 7 GB).",
+        };
+        Check::attention(
             "memory",
             format!("{says}. That is little for models of 12 billion parameters."),
-            "Close other programs, or use a model in GGUF (Q4_K_S of FLUX takes 7 GB).",
-        ),
-        _ => Check::works("memory", format!("{says}.")),
+            advice,
+        )
     };
     check.with_facts(facts)
-}
-
-/// What the group of this process may use: containers are such groups.
-#[derive(Debug, Default, PartialEq)]
-struct Limits {
-    memory: Option<u64>,
-    used: Option<u64>,
-    cores: Option<f64>,
-}
-
-impl Limits {
-    /// The strictest limits of the groups that this process is in; `own` is what the system says of them.
-    fn read(root: &Path, own: &str) -> Limits {
-        // The second version has one line without the name of a controller; the first has one for each.
-        let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-        let leaf = root.join(path.trim_start_matches('/'));
-        let mut limits = Limits::default();
-        for group in leaf.ancestors().take_while(|group| group.starts_with(root)) {
-            let number = |file: &str| text(&group.join(file))?.parse::<u64>().ok();
-            if let Some(limit) = number("memory.max") {
-                let is_stricter = limits.memory.is_none_or(|known| limit < known);
-                if is_stricter {
-                    limits.memory = Some(limit);
-                    limits.used = number("memory.current");
-                }
-            }
-            let share = text(&group.join("cpu.max")).and_then(|text| {
-                let (quota, period) = text.split_once(' ')?;
-                Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|period| *period > 0.0)?)
-            });
-            limits.cores = match (limits.cores, share) {
-                (Some(known), Some(share)) => Some(share.min(known)),
-                (known, share) => known.or(share),
-            };
-        }
-        let first = root.join("memory");
-        let old = |file: &str| text(&first.join(file))?.parse::<u64>().ok();
-        if limits.memory.is_none() {
-            // Without a limit the first version says a number near the largest there is.
-            limits.memory = old("memory.limit_in_bytes").filter(|limit| *limit < 1 << 60);
-            limits.used = limits.memory.and_then(|_| old("memory.usage_in_bytes"));
-        }
-        limits
-    }
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -320,29 +277,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strictest_group_counts() {
-        let dir = testkit::ScratchDir::new().unwrap();
-        let inner = dir.path().join("outer/inner");
-        fs::create_dir_all(&inner).unwrap();
-        fs::write(inner.join("memory.max"), "max\n").unwrap();
-        fs::write(inner.join("cpu.max"), "300000 100000\n").unwrap();
-        fs::write(dir.path().join("outer/memory.max"), "8589934592\n").unwrap();
-        fs::write(dir.path().join("outer/memory.current"), "1024\n").unwrap();
-        fs::write(dir.path().join("outer/cpu.max"), "150000 100000\n").unwrap();
-        let limits = Limits::read(dir.path(), "0::/outer/inner\n");
-        assert_eq!(limits, Limits { memory: Some(8 << 30), used: Some(1024), cores: Some(1.5) });
-        assert_eq!(Limits::read(&dir.path().join("none"), ""), Limits::default());
-    }
-
-    #[test]
-    fn old_groups_without_a_limit_have_none() {
-        let dir = testkit::ScratchDir::new().unwrap();
-        fs::create_dir_all(dir.path().join("memory")).unwrap();
-        let file = dir.path().join("memory/memory.limit_in_bytes");
-        fs::write(&file, "9223372036854771712\n").unwrap();
-        assert_eq!(Limits::read(dir.path(), "4:memory:/x").memory, None);
-        fs::write(&file, "1073741824\n").unwrap();
-        assert_eq!(Limits::read(dir.path(), "4:memory:/x").memory, Some(1 << 30));
+    fn a_container_is_said_to_be_one() {
+        let memory = MemoryInfo { total: 8 << 30, free: 6 << 30, cached: 0 };
+        let check = check_memory(memory, Some(8 << 30));
+        assert!(check.says.contains("that this container may use"), "{}", check.says);
+        assert!(check.what_to_do.is_some_and(|advice| advice.contains("container")));
+        assert_eq!(check.facts["group_limit_bytes"], 8u64 << 30);
+        // A limit beyond the machine's memory limits nothing.
+        let memory = MemoryInfo { total: 64 << 30, free: 60 << 30, cached: 0 };
+        let check = check_memory(memory, Some(128 << 30));
+        assert!(!check.says.contains("container") && check.what_to_do.is_none(), "{}", check.says);
     }
 
     #[test]
