@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use device::{Backend, Description, Device, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind};
+use device::{
+    Backend, Description, Device, Ledger, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind,
+};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding, Shape};
 use patch::{Beside, Error, KeyMap, Merge, Patch, PatchFile, PatchSet, apply, merge_stored};
@@ -31,8 +33,8 @@ impl Backend for Narrow {
         self.0.allocate_pinned(bytes)
     }
 
-    fn open_stream(&self, kind: StreamKind) -> device::Result<Arc<dyn StreamBackend>> {
-        self.0.open_stream(kind)
+    fn open_stream(&self, kind: StreamKind, ledger: &Ledger) -> device::Result<Arc<dyn StreamBackend>> {
+        self.0.open_stream(kind, ledger)
     }
 
     fn supports(&self, call: &OpCall) -> Result<(), String> {
