@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use device::{Backend, Description, Device, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind};
+use device::{
+    Backend, Description, Device, Ledger, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind,
+};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding, Shape};
 use patch::{Beside, Error, KeyMap, Merge, Patch, PatchFile, PatchSet, apply, merge_stored};
