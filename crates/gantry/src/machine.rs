@@ -99,12 +99,6 @@ impl Machine {
         self.cuda.iter().map(|backend| &**backend).find(|backend| backend.describe().id == id)
     }
 
-    /// What a simulated device was said to have.
-    pub(crate) fn simulated(&self, id: DeviceId) -> Option<SimSpec> {
-        let is_simulated = id.kind == DeviceKind::Sim;
-        self.simulated.get(usize::from(id.ordinal)).copied().filter(|_| is_simulated)
-    }
-
     /// What all simulated devices were said to have, in their order.
     pub(crate) fn all_simulated(&self) -> &[SimSpec] {
         &self.simulated

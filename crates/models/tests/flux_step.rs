@@ -241,7 +241,7 @@ fn a_step_of_two_works_in_the_room_of_two_items() {
     let case = Case { latent: [1, 48, 64], text: [1, 128], ..PLAIN };
     let peak = |count: u64| {
         let before = ledger.report().used;
-        ledger.reset_peak();
+        ledger.take_peak();
         let given: Vec<Given> = (0..count).map(|seed| Given::new(lane, case, seed)).collect();
         let inputs: Vec<FluxInputs<'_>> = given.iter().map(Given::inputs).collect();
         let outputs = flux.forward_all(&session, &inputs).unwrap();

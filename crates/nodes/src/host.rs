@@ -79,6 +79,7 @@ impl Host {
             budget: report.budget,
             used: report.used.saturating_sub(bytes),
             reserved: report.reserved,
+            op: None,
         })
     }
 }

@@ -198,7 +198,7 @@ pub(super) fn resident_step(
         peer: None,
         profiles: None,
     };
-    Ok(bench.measure("", 1e12)?.step_s)
+    Ok(bench.measure("")?.step_s)
 }
 
 /// A FLUX model in a session, and what it is given.
@@ -250,7 +250,7 @@ fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) ->
             peer: None,
             profiles: None,
         };
-        let (_, loaded, _) = bench.load("", 1e12)?;
+        let (_, loaded) = bench.load("")?;
         Ok(loaded.evaluate(pixels, TEXT)?.to_vec()?)
     };
     Ok(relative_error(&evaluate(device)?, &evaluate(DeviceId::CPU)?))

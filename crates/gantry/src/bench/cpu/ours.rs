@@ -19,7 +19,7 @@ use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
 use serde_json::{Value, json};
 use tensor::Tensor;
 
-use super::{PIXELS, TEXT};
+use super::PIXELS;
 use crate::machine::Machine;
 use crate::planning::plan_file;
 
