@@ -88,7 +88,6 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
     let mut builder = Manifest::builder(name, "test");
     for i in 0..BLOCKS {
         let names = ["up.weight", "up.bias", "down.weight"].map(|n| format!("blocks.{i}.{n}"));
-        let flops = (4 * WIDTH * INNER) as u64;
         builder = builder.block(format!("blocks.{i}"), false, names.map(spec).into());
     }
     builder.finish().unwrap()
