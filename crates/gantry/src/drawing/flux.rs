@@ -14,7 +14,8 @@ use patch::{KeyMap, PatchFile, PatchSet};
 use placement::AllocationText;
 use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Session};
 use sampling::{
-    Conditioning, Latent, LatentFormat, ModelSampling, Observer, Request, Sampler, Scheduler, StepPlan, Tuning,
+    Conditioning, Latent, LatentFormat, ModelSampling, Observer, Request, Sampler, Scheduler, StepPlan,
+    Tuning,
 };
 use tensor::Lane;
 

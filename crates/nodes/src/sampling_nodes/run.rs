@@ -82,7 +82,7 @@ impl Work<'_> {
         let model = &self.guider.model;
         let shape = dims(&self.latent)?;
         let conditionings = ready(&self.guider.conditionings(), shape, &model.sampling)?;
-        let evaluated = self.guider.evaluated(self.run.sampler.needs_negative());
+        let evaluated = self.guider.guiding.evaluated(self.run.sampler.needs_negative());
         let step = StepShape::largest(&conditionings, &evaluated, &self.run.sigmas, shape);
         let wanted =
             Wanted { source: &model.source, beside: &[], loras: &model.loras, size: step.work_size() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use meta::DeviceId;
 use residency::{ModelId, StreamStats};
 
-/// What evaluations of a model took in its last run.
+/// What passes over a model took in its last run. A step's evaluations, one or more for each conditioning, are one pass.
 #[derive(Clone, Debug)]
 pub struct ModelStats {
     /// The loaded model.
@@ -18,13 +18,13 @@ pub struct ModelStats {
     pub family: String,
     /// Where it computes.
     pub compute: DeviceId,
-    /// Seconds that one evaluation was predicted to take.
+    /// Seconds that one pass was predicted to take.
     pub predicted_s: f64,
     /// Seconds that one took, the mean over the last run.
     pub measured_s: f64,
     /// Seconds that the last one took.
     pub last_s: f64,
-    /// Evaluations of the last run.
+    /// Passes of the last run.
     pub evaluations: u64,
     /// Bytes that were streamed to the compute device in the last run.
     pub bytes_streamed: u64,
@@ -64,7 +64,7 @@ impl StatsTable {
         self.lock().models.insert(stats.id, stats);
     }
 
-    /// One evaluation took so long, and since the run began so much was streamed.
+    /// One pass took so long, and since the run began so much was streamed.
     pub(super) fn evaluated(&self, id: ModelId, seconds: f64, streamed: StreamStats) {
         let mut inner = self.lock();
         let Some(stats) = inner.models.get_mut(&id) else { return };
