@@ -56,8 +56,9 @@ struct Given {
 
 impl Given {
     fn new(lane: &Lane, case: Case, seed: u64) -> Given {
-        let random =
-            |dims: [usize; 4], seed: u64| lane.tensor(dims, &random_normal(seed, dims.iter().product())).unwrap();
+        let random = |dims: [usize; 4], seed: u64| {
+            lane.tensor(dims, &random_normal(seed, dims.iter().product())).unwrap()
+        };
         let [items, height, width] = case.latent;
         let [texts, tokens] = case.text;
         let reference = |(i, [height, width]): (usize, &[usize; 2])| {
@@ -131,13 +132,17 @@ fn assert_same(got: &[Vec<(Vec<usize>, Vec<u32>)>], want: &[Vec<(Vec<usize>, Vec
             assert_eq!(other, 0, "{what}, {name}, evaluation {index}: {other} of {} values", want.1.len());
         }
         assert_eq!(got.len(), want.len(), "{what}, {name}");
-        assert!(want.iter().enumerate().all(|(i, one)| !want[..i].contains(one)), "{name}: inputs do not matter");
+        assert!(
+            want.iter().enumerate().all(|(i, one)| !want[..i].contains(one)),
+            "{name}: inputs do not matter"
+        );
     }
 }
 
 #[test]
 fn an_evaluation_gives_the_same_bits_alone_and_beside_others() {
-    for model in ["flux_dev_micro", "flux_schnell_micro", "flux_dev_micro_fp8_scaled", "flux_dev_micro-Q8_0"] {
+    for model in ["flux_dev_micro", "flux_schnell_micro", "flux_dev_micro_fp8_scaled", "flux_dev_micro-Q8_0"]
+    {
         let (flux, manifest) = flux(model);
         let session = open_on_cpu(manifest);
         let alone = evaluate(&flux, &session, false);

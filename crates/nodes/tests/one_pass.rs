@@ -40,6 +40,8 @@ const COMMON: &str = r#"
     "23": {"class_type": "DualCFGGuider", "inputs": {"model": ["1", 0], "cond1": ["13", 0], "cond2": ["3", 0], "negative": ["7", 0], "cfg_conds": 2.5, "cfg_cond2_negative": 1.5, "style": "nested"}},
     "24": {"class_type": "RandomNoise", "inputs": {"noise_seed": 5}},
     "25": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "euler"}},
+    "27": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "euler_cfg_pp"}},
+    "28": {"class_type": "DualCFGGuider", "inputs": {"model": ["1", 0], "cond1": ["2", 0], "cond2": ["3", 0], "negative": ["6", 0], "cfg_conds": 1.0, "cfg_cond2_negative": 1.0, "style": "regular"}},
     "26": {"class_type": "BasicScheduler", "inputs": {"model": ["1", 0], "scheduler": "simple", "steps": 3, "denoise": 1.0}}"#;
 
 /// A sampler node: model, positive, negative, latent, cfg and the sampler's name.
@@ -51,10 +53,10 @@ fn sampler([model, positive, negative, latent]: [u32; 4], cfg: f64, name: &str) 
     )
 }
 
-fn guided(guider: u32) -> String {
+fn guided(guider: u32, sampler: u32) -> String {
     format!(
         r#"{{"class_type": "SamplerCustomAdvanced", "inputs": {{"noise": ["24", 0], "guider": ["{guider}", 0],
-            "sampler": ["25", 0], "sigmas": ["26", 0], "latent_image": ["4", 0]}}}}"#
+            "sampler": ["{sampler}", 0], "sigmas": ["26", 0], "latent_image": ["4", 0]}}}}"#
     )
 }
 
@@ -74,8 +76,9 @@ fn cases() -> Vec<(&'static str, String)> {
         ("inpainting", sampler([1, 2, 3, 20], 3.5, "euler")),
         ("differential", sampler([21, 2, 3, 20], 3.5, "euler")),
         ("cfg++", sampler([1, 2, 3, 4], 1.0, "euler_cfg_pp")),
-        ("three conditionings", guided(22)),
-        ("three conditionings, nested, areas", guided(23)),
+        ("three conditionings", guided(22, 25)),
+        ("three conditionings, nested, areas", guided(23, 25)),
+        ("three conditionings, cfg++", guided(28, 27)),
     ]
 }
 

@@ -161,7 +161,8 @@ impl Flux {
         let mut joined: Vec<Joined> = apart.into_iter().map(Apart::join).collect::<Result<_>>()?;
         for block in first_single..last {
             let (lease, index) = (session.lease(block)?, block - first_single);
-            let through = |state: Joined| state.bring(&lease)?.single_block(&self.config, &lease, index, probe);
+            let through =
+                |state: Joined| state.bring(&lease)?.single_block(&self.config, &lease, index, probe);
             joined = joined.into_iter().map(through).collect::<Result<_>>()?;
         }
         let lease = session.lease(last)?;
@@ -179,7 +180,7 @@ impl Flux {
     fn enter(&self, lease: &Lease<'_>, batch: &Batch<'_>, probe: &mut Probe<'_>) -> Result<Apart> {
         let entered: Vec<Entered> =
             batch.members().map(|inputs| self.enter_one(lease, inputs, probe)).collect::<Result<_>>()?;
-        Apart::new(entered, Positions::new(&self.config, &batch.grid(), batch.first()))
+        Apart::new(&entered, Positions::new(&self.config, &batch.grid(), batch.first()))
     }
 
     fn enter_one(

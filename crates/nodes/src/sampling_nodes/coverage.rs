@@ -197,8 +197,11 @@ mod tests {
     }
 
     fn check(coverages: &[Coverage]) -> Latent {
-        let answers: Vec<(&Coverage, Latent)> =
-            coverages.iter().enumerate().map(|(i, coverage)| (coverage, answer(i as u64, coverage))).collect();
+        let answers: Vec<(&Coverage, Latent)> = coverages
+            .iter()
+            .enumerate()
+            .map(|(i, coverage)| (coverage, answer(i as u64, coverage)))
+            .collect();
         let want = plain_mean(&answers);
         let got = weighted_mean(answers, SHAPE).unwrap();
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();

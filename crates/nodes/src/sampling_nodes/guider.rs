@@ -56,23 +56,6 @@ impl Guider {
         }
     }
 
-    /// The conditionings that a step evaluates, by their places. A factor of one makes what it starts from
-    /// irrelevant, unless the sampler itself steps away from the negative.
-    pub(crate) fn evaluated(&self, want_negative: bool) -> Vec<usize> {
-        match self.guiding {
-            Guiding::Basic { .. } => vec![0],
-            Guiding::Cfg { cfg, .. } if want_negative || !is_one(cfg) => vec![0, 1],
-            Guiding::Cfg { .. } => vec![0],
-            Guiding::Dual { cfg_negative, nested, .. }
-                if want_negative || nested || !is_one(cfg_negative) =>
-            {
-                vec![0, 1, 2]
-            }
-            Guiding::Dual { cfg_conds, .. } if !is_one(cfg_conds) => vec![0, 1],
-            Guiding::Dual { .. } => vec![0],
-        }
-    }
-
     /// The guided prediction and the negative one, as far as they are wanted, for runs in which the sampler does not
     /// guide. All conditionings go through the model in one pass.
     pub(crate) fn guided(
@@ -82,7 +65,7 @@ impl Guider {
         sigma: f32,
         wanted: &[sampling::Conditioning],
     ) -> Result<Vec<Latent>> {
-        let evaluated = self.evaluated(wanted.contains(&sampling::Conditioning::Negative));
+        let evaluated = self.guiding.evaluated(wanted.contains(&sampling::Conditioning::Negative));
         // What is not evaluated sees nothing.
         let mut predictions = [(); 3].map(|()| None);
         for (which, prediction) in evaluated.iter().zip(evaluator.predict(&evaluated, x, sigma)?) {
@@ -114,6 +97,25 @@ impl Guider {
     }
 }
 
+impl Guiding {
+    /// The conditionings that a step evaluates, by their places. A factor of one makes what it starts from
+    /// irrelevant, unless the sampler itself steps away from the negative.
+    pub(crate) fn evaluated(&self, want_negative: bool) -> Vec<usize> {
+        match *self {
+            Guiding::Basic { .. } => vec![0],
+            Guiding::Cfg { cfg, .. } if want_negative || !is_one(cfg) => vec![0, 1],
+            Guiding::Cfg { .. } => vec![0],
+            Guiding::Dual { cfg_negative, nested, .. }
+                if want_negative || nested || !is_one(cfg_negative) =>
+            {
+                vec![0, 1, 2]
+            }
+            Guiding::Dual { cfg_conds, .. } if !is_one(cfg_conds) => vec![0, 1],
+            Guiding::Dual { .. } => vec![0],
+        }
+    }
+}
+
 /// From one latent so many times the way to another.
 fn between(from: &Latent, to: &Latent, factor: f64) -> Latent {
     let mut out = from.clone();
@@ -140,5 +142,40 @@ impl Object for Guider {
 impl std::fmt::Debug for Guider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_matters_is_evaluated() {
+        let text = || Arc::new(Conditioning { entries: Vec::new() });
+        let cfg = |cfg: f64| Guiding::Cfg { positive: text(), negative: text(), cfg };
+        let dual = |cfg_conds: f64, cfg_negative: f64, nested: bool| Guiding::Dual {
+            first: text(),
+            second: text(),
+            negative: text(),
+            cfg_conds,
+            cfg_negative,
+            nested,
+        };
+        let cases: [(Guiding, &[usize], &[usize]); 7] = [
+            (Guiding::Basic { positive: text() }, &[0], &[0]),
+            (cfg(1.0), &[0], &[0, 1]),
+            (cfg(3.5), &[0, 1], &[0, 1]),
+            (dual(1.0, 1.0, false), &[0], &[0, 1, 2]),
+            (dual(2.0, 1.0, false), &[0, 1], &[0, 1, 2]),
+            (dual(1.0, 2.0, false), &[0, 1, 2], &[0, 1, 2]),
+            (dual(1.0, 1.0, true), &[0, 1, 2], &[0, 1, 2]),
+        ];
+        for (index, (guiding, plain, with_negative)) in cases.iter().enumerate() {
+            assert_eq!(
+                (&*guiding.evaluated(false), &*guiding.evaluated(true)),
+                (*plain, *with_negative),
+                "{index}"
+            );
+        }
     }
 }

@@ -109,8 +109,7 @@ impl<'a> Evaluator<'a> {
         let Some(Conditioned { entries, prepared }) = self.conditionings.get(which) else {
             return Vec::new();
         };
-        let evaluation =
-            |Counting { index, coverage }| Evaluation { prepared: &prepared[index], coverage };
+        let evaluation = |Counting { index, coverage }| Evaluation { prepared: &prepared[index], coverage };
         counting_at(entries, sigma, shape).into_iter().map(evaluation).collect()
     }
 
@@ -151,11 +150,8 @@ impl<'a> Evaluator<'a> {
     /// Brings a part of the latent to the device.
     fn view<'x>(&self, window: Window, x: &'x Latent, sigma: f32) -> Result<View<'x>> {
         let [_, _, height, width] = dims(x)?;
-        let part = if window == [height, width, 0, 0] {
-            Cow::Borrowed(x)
-        } else {
-            Cow::Owned(crop(x, window)?)
-        };
+        let part =
+            if window == [height, width, 0, 0] { Cow::Borrowed(x) } else { Cow::Owned(crop(x, window)?) };
         let input = self.sampling.calculate_input(sigma, &part);
         let input = self.opened.session.lane()?.tensor(dims(&input)?, input.values())?;
         Ok(View { window, part, input })

@@ -88,7 +88,7 @@ impl Work<'_> {
         let model = &self.guider.model;
         let shape = dims(&self.latent)?;
         let conditionings = ready(&self.guider.conditionings(), shape, &model.sampling)?;
-        let evaluated = self.guider.evaluated(self.run.sampler.needs_negative());
+        let evaluated = self.guider.guiding.evaluated(self.run.sampler.needs_negative());
         let work = largest_step(&conditionings, &evaluated, &self.run.sigmas, shape);
         let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, work: &work };
         let cancel = Cancel::from(std::sync::Arc::clone(&self.call.job.cancel));

@@ -80,8 +80,8 @@ struct Heads {
 
 impl Apart {
     /// The activations of one or more evaluations of equal shapes, one after the other.
-    pub(super) fn new(entered: Vec<Entered>, positions: Positions) -> Result<Apart> {
-        let together = |part: fn(&Entered) -> &Tensor| match entered.as_slice() {
+    pub(super) fn new(entered: &[Entered], positions: Positions) -> Result<Apart> {
+        let together = |part: fn(&Entered) -> &Tensor| match entered {
             [only] => Ok(part(only).clone()),
             many => Tensor::concat(&many.iter().map(part).collect::<Vec<_>>(), 0),
         };
@@ -215,12 +215,7 @@ struct Side<'a> {
 
 impl Side<'_> {
     /// How attention and feed-forward are moved.
-    fn modulations(
-        &self,
-        vector: &Tensor,
-        items: usize,
-        probe: &mut Probe<'_>,
-    ) -> Result<[Modulation; 2]> {
+    fn modulations(&self, vector: &Tensor, items: usize, probe: &mut Probe<'_>) -> Result<[Modulation; 2]> {
         let name = format!("{}_mod.lin", self.name);
         let change = self.lease.linear(&name, vector)?;
         probe.show(format_args!("{name}"), &change);
