@@ -63,7 +63,12 @@ fn main() -> Result<()> {
         let name = format!("matmul {size}");
         if name.contains(&filter) {
             let [a, b, out] = [1, 2, 3].map(|seed| tensor(&device, &[size, size], DType::F32.into(), seed));
-            report(&device, &name, &Matmul { a: a?, b: b?, alpha: 1.0, accumulate: false, out: out? }.into(), 0)?;
+            report(
+                &device,
+                &name,
+                &Matmul { a: a?, b: b?, alpha: 1.0, accumulate: false, out: out? }.into(),
+                0,
+            )?;
         }
     }
     for shape in CONVOLUTION {

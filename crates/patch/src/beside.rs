@@ -130,7 +130,11 @@ fn part(lane: &Lane, patch: &Patch, allocate: &mut Allocate<'_>) -> Result<Part>
         } else {
             up.weight(lane, allocate)?
         };
-        return Ok(Part { columns, matrix, inner: Some(Inner { down: down.weight(lane, allocate)?, scale }) });
+        return Ok(Part {
+            columns,
+            matrix,
+            inner: Some(Inner { down: down.weight(lane, allocate)?, scale }),
+        });
     }
     let bench = Bench { lane: &precise, factors: &Factors::default(), factor: scale };
     let change = bench.change(&patch.adapter().delta, None)?;

@@ -127,16 +127,9 @@ impl Merge {
         let form = match &self.form {
             _ if !same => return None,
             Form::Products(steps) => Form::Products(steps.iter().map(rescaled).collect::<Option<_>>()?),
-            // The staged tensors are found by those of the patches they were staged for.
-            Form::Apart(_) if !self.shares_tensors(patches) => return None,
-            Form::Apart(factors) => Form::Apart(Arc::clone(factors)),
+            Form::Apart(factors) => Form::Apart(Arc::new(factors.for_same(&self.patches, patches))),
         };
         Some(Merge { patches: patches.to_vec(), form, ..self.clone() })
-    }
-
-    fn shares_tensors(&self, patches: &[Patch]) -> bool {
-        let ids = |patch: &Patch| -> Vec<usize> { patch.adapter().factors().iter().map(|f| f.id()).collect() };
-        self.patches.iter().zip(patches).all(|(own, other)| ids(own) == ids(other))
     }
 }
 
@@ -266,7 +259,8 @@ fn by_rows(dtype: DType, patches: &[Patch]) -> Option<Vec<Planned>> {
     if !columns.is_multiple_of(MULTIPLE) {
         return None;
     }
-    let mut bounds: Vec<usize> = patches.iter().map(rows_of).flat_map(|rows| [rows.start, rows.end]).collect();
+    let mut bounds: Vec<usize> =
+        patches.iter().map(rows_of).flat_map(|rows| [rows.start, rows.end]).collect();
     bounds.sort_unstable();
     bounds.dedup();
     let mut steps = Vec::new();
@@ -344,9 +338,7 @@ impl Planned {
             known = Some((term.patch, [above, beside]));
             at += rank;
         }
-        let zeros = |rest: Tensor| -> Result<()> {
-            Ok(lane.full(*rest.shape(), 0.0)?.copy_into(&rest)?)
-        };
+        let zeros = |rest: Tensor| -> Result<()> { Ok(lane.full(*rest.shape(), 0.0)?.copy_into(&rest)?) };
         if at < self.depth {
             zeros(left.slice(1, at, self.depth - at)?)?;
             zeros(right.slice(0, at, self.depth - at)?)?;

@@ -94,8 +94,7 @@ impl Patch {
         let same_tensors = Arc::ptr_eq(&self.adapter, &other.adapter) || names(self) == names(other);
         self.file_signature == other.file_signature
             && self.key == other.key
-            && (self.shape, self.rows, self.halves_swapped)
-                == (other.shape, other.rows, other.halves_swapped)
+            && (self.shape, self.rows, self.halves_swapped) == (other.shape, other.rows, other.halves_swapped)
             && same_tensors
     }
 

@@ -155,7 +155,10 @@ impl Manifest {
         let mut files: Vec<&EntryBytes> = Vec::new();
         for weight in &self.weights {
             if files.iter().all(|file| !file.same_file(&weight.bytes)) {
-                weight.bytes.verify_len().map_err(|source| Error::File { name: self.name.clone(), source })?;
+                weight
+                    .bytes
+                    .verify_len()
+                    .map_err(|source| Error::File { name: self.name.clone(), source })?;
                 files.push(&weight.bytes);
             }
         }

@@ -101,9 +101,8 @@ pub(crate) fn waiting(manifest: &Manifest, plan: &Plan) -> Bytes {
 
 /// Bytes of host memory that a plan casts weights into.
 pub(crate) fn cast_on_host(manifest: &Manifest, plan: &Plan) -> u64 {
-    let cast = |(index, block): &(usize, &BlockPlan)| {
-        block.home.kind == DeviceKind::Cpu && manifest.is_cast(*index)
-    };
+    let cast =
+        |(index, block): &(usize, &BlockPlan)| block.home.kind == DeviceKind::Cpu && manifest.is_cast(*index);
     let blocks = plan.blocks.iter().enumerate().filter(cast);
     blocks.map(|(index, _)| BlockLayout::new(manifest, index).len() as u64).sum()
 }

@@ -198,8 +198,7 @@ impl Ring {
     pub(crate) fn refill(&self, positions: &BTreeSet<usize>) {
         let mut state = self.lock();
         for (slot, merged) in state.slots.iter_mut().zip(&self.merged) {
-            if slot.holds.is_some_and(|position| positions.contains(&position))
-                && *lock(merged) != Merged::No
+            if slot.holds.is_some_and(|position| positions.contains(&position)) && *lock(merged) != Merged::No
             {
                 slot.forget();
             }

@@ -110,9 +110,8 @@ impl Staged {
         match (&self.blocks[block], &self.ring) {
             (StagedBlock::Resident { weights, .. }, _) => {
                 let first = manifest.blocks()[block].weights.start;
-                let own = |(place, weight): (usize, &Weight)| {
-                    patching.own(first + place).unwrap_or(weight).clone()
-                };
+                let own =
+                    |(place, weight): (usize, &Weight)| patching.own(first + place).unwrap_or(weight).clone();
                 Ok((weights.iter().enumerate().map(own).collect(), None))
             }
             (StagedBlock::Streamed { position }, Some(ring)) => {
@@ -284,8 +283,7 @@ impl Staging<'_> {
         pinned: Option<&PinnedFiles>,
     ) -> Result<HostBlock> {
         let host = self.devices.get(DeviceId::CPU)?;
-        let (specs, reserved) =
-            (self.manifest.weights_of(index), self.reserved.get_mut(&DeviceId::CPU));
+        let (specs, reserved) = (self.manifest.weights_of(index), self.reserved.get_mut(&DeviceId::CPU));
         Ok(HostBlock::new((specs, layout), (compute, host), self.source, pinned, reserved)?)
     }
 

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{
-    Backend, Description, Device, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind,
-};
+use device::{Backend, Description, Device, Memory, MemoryInfo, OpCall, Operand, StreamBackend, StreamKind};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding, Shape};
 use patch::{Beside, Error, KeyMap, Merge, Patch, PatchFile, PatchSet, apply, merge_stored};
@@ -113,13 +111,18 @@ const QKV: &str = "double_blocks.0.img_attn.qkv.weight";
 fn loras(rank: usize, columns: usize, rows: usize) -> [Vec<Stored>; 2] {
     let whole = "lora_unet_double_blocks_0_img_attn_qkv";
     let both = |key: &str, rows: usize, [up, down]: [&str; 2]| {
-        vec![random(&format!("{key}.{up}.weight"), &[rows, rank]), random(&format!("{key}.{down}.weight"), &[rank, columns])]
+        vec![
+            random(&format!("{key}.{up}.weight"), &[rows, rank]),
+            random(&format!("{key}.{down}.weight"), &[rank, columns]),
+        ]
     };
     let mut kohya = both(whole, 3 * rows, ["lora_up", "lora_down"]);
     kohya.push(number(&format!("{whole}.alpha"), 0.3 * rank as f32));
     let parts = ["to_q", "to_k", "to_v"]
         .iter()
-        .flat_map(|part| both(&format!("transformer.transformer_blocks.0.attn.{part}"), rows, ["lora_B", "lora_A"]))
+        .flat_map(|part| {
+            both(&format!("transformer.transformer_blocks.0.attn.{part}"), rows, ["lora_B", "lora_A"])
+        })
         .collect();
     [kohya, parts]
 }
@@ -130,7 +133,9 @@ fn a_lora_in_16_bits_is_rounded_once_whatever_its_own_type() {
     let shape = Shape::from([96, 64]);
     let [whole, parts] = loras(5, 64, 32);
     for encoding in [Encoding::BF16, Encoding::F16, Encoding::F32, DType::F8E4M3.into()] {
-        for tensors in [&whole, &parts] {
+        // A number in 8 bits is read by nobody, so there only the file without one.
+        let narrow = encoding == DType::F8E4M3.into();
+        for tensors in [&whole, &parts].into_iter().skip(usize::from(narrow)) {
             compare(&lane, DType::BF16, shape, &stacked(&[(encoding, tensors)], &shape, QKV));
             compare(&lane, DType::F16, shape, &stacked(&[(encoding, tensors)], &shape, QKV));
             compare(&lane, DType::F32, shape, &stacked(&[(encoding, tensors)], &shape, QKV));

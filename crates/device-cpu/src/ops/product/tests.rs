@@ -150,7 +150,13 @@ fn matmul_follows_transposed_sliced_and_repeated_views() {
         let left = bench.tensor(&[2, m, heads, k], &a).permute(&[0, 2, 1, 3]).unwrap();
         let right = bench.tensor(&[2, n, heads, k], &b).permute(&[0, 2, 3, 1]).unwrap();
         let out = bench.tensor(&[2, m, heads, n], &vec![f32::NAN; 2 * m * heads * n]);
-        let call = Matmul { a: left, b: right, alpha: 0.5, accumulate: false, out: out.permute(&[0, 2, 1, 3]).unwrap() };
+        let call = Matmul {
+            a: left,
+            b: right,
+            alpha: 0.5,
+            accumulate: false,
+            out: out.permute(&[0, 2, 1, 3]).unwrap(),
+        };
         let value = |i: usize| -> f64 {
             let (image, row, head, column) = (i / (m * heads * n), i / (heads * n) % m, i / n % heads, i % n);
             let (x, y) = (((image * m + row) * heads + head) * k, ((image * n + column) * heads + head) * k);
@@ -220,7 +226,8 @@ fn a_product_added_to_its_output_is_a_product_and_a_sum() {
         let wide = bench.tensor(&[b, m + 2, n + 3], &vec![1.0; b * (m + 2) * (n + 3)]);
         let out = wide.slice(1, 1, m).unwrap().slice(2, 2, n).unwrap();
         let got = bench.run(Matmul { a, b: w, alpha: 0.3, accumulate: true, out });
-        let inside = |i: usize| (1..=m).contains(&(i / (n + 3) % (m + 2))) && (2..n + 2).contains(&(i % (n + 3)));
+        let inside =
+            |i: usize| (1..=m).contains(&(i / (n + 3) % (m + 2))) && (2..n + 2).contains(&(i % (n + 3)));
         assert!(got.iter().enumerate().all(|(i, v)| inside(i) || *v == 1.0));
         assert!(got.iter().enumerate().any(|(i, v)| inside(i) && *v != 1.0));
     }
@@ -238,7 +245,8 @@ fn a_product_is_added_to_weights_of_16_bits() {
             let values = testkit::decode(encoding, &bytes).unwrap();
             (Operand::new(device.upload(&bytes).unwrap(), encoding, dims, 0).unwrap(), values)
         };
-        let ((a, left), (b, right), (out, before)) = (stored(1, [m, k]), stored(2, [k, n]), stored(3, [m, n]));
+        let ((a, left), (b, right), (out, before)) =
+            (stored(1, [m, k]), stored(2, [k, n]), stored(3, [m, n]));
         let call = Matmul { a, b, alpha: 0.125, accumulate: true, out: out.clone() };
         device.compute_stream().unwrap().launch(&call.into()).unwrap();
         let mut bytes = vec![0; m * n * 2];
