@@ -63,6 +63,15 @@ impl Factors {
         distinct(patches).iter().map(|factor| padded(factor.bytes().len())).sum()
     }
 
+    /// The same for patches that are the same changes as those that these were staged for, if read from the file anew.
+    pub(crate) fn for_same(&self, staged: &[Patch], patches: &[Patch]) -> Factors {
+        let factors = |patches: &[Patch]| -> Vec<usize> {
+            patches.iter().flat_map(|patch| patch.adapter().factors()).map(Factor::id).collect()
+        };
+        let pairs = factors(staged).into_iter().zip(factors(patches));
+        Factors(pairs.filter_map(|(old, new)| Some((new, self.0.get(&old)?.clone()))).collect())
+    }
+
     /// A tensor's values on an f32 lane, in their own shape.
     pub(crate) fn tensor(&self, lane: &Lane, factor: &Factor) -> Result<Tensor> {
         let stored = match self.0.get(&factor.id()) {

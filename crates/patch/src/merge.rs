@@ -127,17 +127,9 @@ impl Merge {
         let form = match &self.form {
             _ if !same => return None,
             Form::Products(steps) => Form::Products(steps.iter().map(rescaled).collect::<Option<_>>()?),
-            // The staged tensors are found by those of the patches they were staged for.
-            Form::Apart(_) if !self.shares_tensors(patches) => return None,
-            Form::Apart(factors) => Form::Apart(Arc::clone(factors)),
+            Form::Apart(factors) => Form::Apart(Arc::new(factors.for_same(&self.patches, patches))),
         };
         Some(Merge { patches: patches.to_vec(), form, ..self.clone() })
-    }
-
-    fn shares_tensors(&self, patches: &[Patch]) -> bool {
-        let ids =
-            |patch: &Patch| -> Vec<usize> { patch.adapter().factors().iter().map(|f| f.id()).collect() };
-        self.patches.iter().zip(patches).all(|(own, other)| ids(own) == ids(other))
     }
 }
 

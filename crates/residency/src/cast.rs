@@ -30,7 +30,7 @@ pub(crate) fn copy_block(
     waiting: &Buffer,
     target: &Buffer,
 ) -> Result<()> {
-    for run in runs(specs, layout) {
+    for run in runs(specs, layout, CAST_BYTES) {
         let source = over(&run.bytes);
         stream.copy(&waiting.span(0..source.len())?, &source.whole())?;
         for part in &run.parts {
@@ -107,16 +107,17 @@ struct Part {
     kept: Encoding,
 }
 
-/// The weights of a block that are cast, in the order of the file, joined where they follow each other.
-fn runs(specs: &[WeightSpec], layout: &BlockLayout) -> Vec<Run> {
+/// The weights of a block that are cast, in the order of the file, joined where they follow each other and cut so that no
+/// run has more bytes than `limit`, a multiple of every element's size.
+fn runs(specs: &[WeightSpec], layout: &BlockLayout, limit: usize) -> Vec<Run> {
     let mut cast: Vec<(usize, &WeightSpec)> =
         specs.iter().enumerate().filter(|(_, spec)| spec.is_cast()).collect();
     cast.sort_by_key(|(_, spec)| spec.bytes.place().start);
     let mut runs: Vec<Run> = Vec::new();
     for (index, spec) in cast {
         let (stored, kept) = (spec.encoding.block_bytes(), spec.kept_as.block_bytes());
-        for start in (0..spec.bytes.len()).step_by(CAST_BYTES) {
-            let bytes = spec.bytes.slice(start..spec.bytes.len().min(start + CAST_BYTES));
+        for start in (0..spec.bytes.len()).step_by(limit) {
+            let bytes = spec.bytes.slice(start..spec.bytes.len().min(start + limit));
             let to = layout.offset(index) + start / stored * kept;
             let part = |from| Part {
                 from,
@@ -126,7 +127,7 @@ fn runs(specs: &[WeightSpec], layout: &BlockLayout) -> Vec<Run> {
                 kept: spec.kept_as,
             };
             if let Some(run) = runs.last_mut()
-                && run.bytes.len() + bytes.len() <= CAST_BYTES
+                && run.bytes.len() + bytes.len() <= limit
                 && run.bytes.len().is_multiple_of(ALIGN)
                 && run.bytes.place().end == bytes.place().start
                 && let Some(joined) = run.bytes.through(&bytes)
@@ -139,4 +140,63 @@ fn runs(specs: &[WeightSpec], layout: &BlockLayout) -> Vec<Run> {
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint::Checkpoint;
+    use meta::{DType, Shape};
+    use testkit::SafetensorsWriter;
+
+    use super::*;
+
+    /// Every value of every weight is in exactly one run, none is longer than it may be, and neighbours travel together.
+    #[test]
+    fn runs_cover_every_value_once() {
+        let shapes = [("a", [7, 16]), ("b", [1, 8]), ("c", [40, 10]), ("d", [3, 3])];
+        let mut writer = SafetensorsWriter::new();
+        for (name, dims) in shapes {
+            let shape = Shape::from(dims);
+            writer = writer.values(name, Encoding::BF16, shape, &vec![1.0; shape.count()]).unwrap();
+        }
+        let bytes = writer.finish().unwrap();
+        let file = Checkpoint::from_memory(("cast.safetensors", bytes.into()), Vec::new()).unwrap();
+        let spec = |(name, _): (&str, [usize; 2])| {
+            let entry = file.entry(name).unwrap();
+            WeightSpec {
+                name: name.into(),
+                encoding: entry.encoding(),
+                kept_as: DType::F8E4M3.into(),
+                shape: *entry.shape(),
+                bytes: file.entry_bytes(entry),
+                scale: None,
+            }
+        };
+        let specs: Vec<WeightSpec> = shapes.map(spec).into();
+        let manifest = Manifest::builder("cast", "test").block("all", false, 1, specs).finish().unwrap();
+        let (specs, layout) = (manifest.weights(), BlockLayout::new(&manifest, 0));
+        assert!(layout.len() < 7 * 16 + 8 + 400 + 9 + 4 * 256, "as large as it is kept");
+        for limit in [16, 64, 256, 1 << 20] {
+            let mut seen = vec![0; layout.len()];
+            let runs = runs(specs, &layout, limit);
+            for run in &runs {
+                assert!(run.bytes.len() <= limit);
+                let mut end = 0;
+                for part in &run.parts {
+                    assert_eq!((part.from, part.from % ALIGN), (end, 0), "parts follow each other");
+                    end = part.from + part.count * 2;
+                    seen[part.to..part.to + part.count].iter_mut().for_each(|seen| *seen += 1);
+                }
+                assert_eq!(end, run.bytes.len());
+            }
+            for (index, spec) in specs.iter().enumerate() {
+                let at = layout.offset(index);
+                assert!(seen[at..at + spec.shape.count()].iter().all(|seen| *seen == 1), "{limit}");
+            }
+            assert_eq!(seen.iter().sum::<i32>(), 7 * 16 + 8 + 400 + 9);
+            if limit == 1 << 20 {
+                assert_eq!(runs.len(), 1, "all of them lie one after the other");
+            }
+        }
+    }
 }

@@ -38,11 +38,13 @@ struct Faulty {
     inner: Arc<dyn Backend>,
     allocations: Arc<Fuse>,
     copies: Arc<Fuse>,
+    launches: Arc<Fuse>,
 }
 
 struct FaultyStream {
     inner: Arc<dyn StreamBackend>,
     copies: Arc<Fuse>,
+    launches: Arc<Fuse>,
 }
 
 /// Memory that a failing allocation never gives.
@@ -93,8 +95,8 @@ impl Backend for Faulty {
     }
 
     fn open_stream(&self, kind: StreamKind, ledger: &Ledger) -> device::Result<Arc<dyn StreamBackend>> {
-        let inner = self.inner.open_stream(kind, ledger)?;
-        Ok(Arc::new(FaultyStream { inner, copies: Arc::clone(&self.copies) }))
+        let (copies, launches) = (Arc::clone(&self.copies), Arc::clone(&self.launches));
+        Ok(Arc::new(FaultyStream { inner: self.inner.open_stream(kind, ledger)?, copies, launches }))
     }
 
     fn supports(&self, call: &OpCall) -> Result<(), String> {
@@ -112,6 +114,9 @@ impl Backend for Faulty {
 
 impl StreamBackend for FaultyStream {
     fn launch(&self, call: &OpCall) -> device::Result<()> {
+        if self.launches.blows() {
+            return Err(injected());
+        }
         self.inner.launch(call)
     }
 
@@ -183,35 +188,58 @@ struct Bench {
     allocations: Arc<Fuse>,
     copies: Arc<Fuse>,
     transfers: Arc<Fuse>,
+    launches: Arc<Fuse>,
 }
 
 fn faulty_machine() -> Bench {
     let host = Arc::new(CpuBackend::new());
     let spec = "64mb@50gbps".parse().unwrap();
-    let [allocations, copies, transfers] = std::array::from_fn(|_| Arc::new(Fuse::default()));
-    [&allocations, &copies, &transfers].into_iter().for_each(|fuse| fuse.set(-1));
+    let [allocations, copies, transfers, launches] = std::array::from_fn(|_| Arc::new(Fuse::default()));
+    [&allocations, &copies, &transfers, &launches].into_iter().for_each(|fuse| fuse.set(-1));
     let executor = FaultyExecutor { inner: host.executor(), transfers: Arc::clone(&transfers) };
     let memory = Arc::clone(&host) as Arc<dyn Backend>;
     let inner: Arc<dyn Backend> = Arc::new(device::SimBackend::new(0, spec, memory, Arc::new(executor)));
-    let faulty = Faulty { inner, allocations: Arc::clone(&allocations), copies: Arc::clone(&copies) };
+    let faulty = Faulty {
+        inner,
+        allocations: Arc::clone(&allocations),
+        copies: Arc::clone(&copies),
+        launches: Arc::clone(&launches),
+    };
     let devices = [Device::new(host as Arc<dyn Backend>, 1 << 30), Device::new(Arc::new(faulty), 64 << 20)];
-    Bench { residency: Residency::new(Registry::new(devices)), allocations, copies, transfers }
+    Bench { residency: Residency::new(Registry::new(devices)), allocations, copies, transfers, launches }
 }
 
 /// Blows a fuse at every possible call of a load and two steps; each time the run must fail cleanly, leave
 /// no byte behind once the model is gone, and the next run must give the right output.
 fn survives(text: &str, least_failures: usize, fuse: impl Fn(&Bench) -> &Fuse) {
-    let file = write_model(80, Encoding::BF16);
+    survives_with(&write_model(80, Encoding::BF16), text, None, least_failures, fuse);
+}
+
+/// The same with patches in force.
+fn survives_with(
+    file: &ModelFile,
+    text: &str,
+    patches: Option<&patch::PatchSet>,
+    least_failures: usize,
+    fuse: impl Fn(&Bench) -> &Fuse,
+) {
     let bench = faulty_machine();
+    let load = |residency: &Residency, file: &ModelFile, name: &str, text: &str, retention: Retention| {
+        let id = load(residency, file, name, text, retention);
+        if let Some(patches) = patches {
+            residency.set_patches(id, patches.clone()).unwrap();
+        }
+        id
+    };
     let expected = {
-        let id = load(&bench.residency, &file, "model", text, Retention::Default);
+        let id = load(&bench.residency, file, "model", text, Retention::Default);
         let output = run(&bench.residency, id).unwrap();
         bench.residency.unload(id).unwrap();
         output
     };
     let mut failures = 0;
     for calls in 0.. {
-        let id = load(&bench.residency, &file, "model", text, Retention::Default);
+        let id = load(&bench.residency, file, "model", text, Retention::Default);
         fuse(&bench).set(calls);
         let outcome = run(&bench.residency, id).and_then(|_| run(&bench.residency, id));
         let exhausted = fuse(&bench).0.load(Ordering::SeqCst) > 0;
@@ -244,6 +272,18 @@ fn a_copy_that_dies_under_way_at_every_point_leaves_the_ledger_exact() {
 fn a_copy_that_cannot_be_queued_is_tried_again_and_leaves_the_ledger_exact() {
     survives("sim:0,50%;cpu,50%", BLOCKS / 2, |bench| &bench.copies);
     survives("sim:0,0%;cpu,100%", 1, |bench| &bench.copies);
+}
+
+/// Half-merged blocks are brought again, and what waited for them is given back.
+#[test]
+fn a_failure_while_patches_are_staged_or_merged_leaves_the_ledger_exact() {
+    let file = write_model(85, Encoding::F32);
+    let model = manifest(&file, "model");
+    let [lora, loha] = ["LoRA", "LoHa"].map(|form| patches_of(&file, &model, form, 0.6));
+    let (all, half) = ("sim:0,0%;cpu,100%", "sim:0,50%;cpu,50%");
+    survives_with(&file, all, Some(&lora), 100, |bench| &bench.launches);
+    survives_with(&file, half, Some(&lora), 100, |bench| &bench.allocations);
+    survives_with(&file, half, Some(&loha), 100, |bench| &bench.launches);
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod support;
 
 use meta::{DType, DeviceId, Encoding, QuantFormat};
+use patch::PatchSet;
 use placement::{BlockMode, RemotePolicy};
-use residency::{Cancel, LinearPart, LoadOptions, Residency};
+use residency::{Cancel, LinearPart, LoadOptions, Manifest, Residency};
 use support::*;
 use tensor::Activation;
 
@@ -22,14 +23,18 @@ const PLACEMENTS: [(&str, RemotePolicy, usize); 6] = [
 
 fn identical_in(encoding: Encoding, strength: Option<f64>) {
     let file = write_model(1, encoding);
+    identical_with(&file, encoding, |manifest| strength.map(|strength| lora(&file, manifest, strength)));
+}
+
+fn identical_with(file: &ModelFile, encoding: Encoding, patches: impl Fn(&Manifest) -> Option<PatchSet>) {
     let mut first: Option<Vec<f32>> = None;
     for (text, remote, streamed) in PLACEMENTS {
         let residency = Residency::new(machine(&["64mb@20gbps", "64mb@20gbps"]));
-        let manifest = manifest(&file, "model");
+        let manifest = manifest(file, "model");
         let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), text, remote);
         let found = plan.blocks.iter().filter(|block| block.mode == BlockMode::Streamed).count();
         assert_eq!(found, streamed, "{text} {remote:?}:\n{plan}");
-        let patches = strength.map(|strength| lora(&file, &manifest, strength));
+        let patches = patches(&manifest);
         let id = residency.load(manifest, plan, LoadOptions::default()).unwrap();
         if let Some(patches) = patches {
             residency.set_patches(id, patches).unwrap();
@@ -57,6 +62,24 @@ fn without_a_lora() {
 #[test]
 fn with_a_lora() {
     PLAIN.into_iter().for_each(|dtype| identical_in(dtype.into(), Some(0.8)));
+}
+
+#[test]
+fn with_patches_of_every_form() {
+    for encoding in [Encoding::F32, Encoding::BF16] {
+        let file = write_model(6, encoding);
+        for form in FORMS {
+            identical_with(&file, encoding, |manifest| Some(patches_of(&file, manifest, form, 0.7)));
+        }
+        // Several at once, in order.
+        identical_with(&file, encoding, |manifest| {
+            let mut set = lora(&file, manifest, 0.8);
+            for (form, strength) in [("LoHa", 0.5), ("LoRA", -0.4), ("DoRA", 0.9)] {
+                add_file(&mut set, &file.dir.path().join(format!("{form}.safetensors")), manifest, strength);
+            }
+            Some(set)
+        });
+    }
 }
 
 #[test]

@@ -135,7 +135,9 @@ fn a_lora_in_16_bits_is_rounded_once_whatever_its_own_type() {
     let shape = Shape::from([96, 64]);
     let [whole, parts] = loras(5, 64, 32);
     for encoding in [Encoding::BF16, Encoding::F16, Encoding::F32, DType::F8E4M3.into()] {
-        for tensors in [&whole, &parts] {
+        // A number in 8 bits is read by nobody, so there only the file without one.
+        let narrow = encoding == DType::F8E4M3.into();
+        for tensors in [&whole, &parts].into_iter().skip(usize::from(narrow)) {
             compare(&lane, DType::BF16, shape, &stacked(&[(encoding, tensors)], &shape, QKV));
             compare(&lane, DType::F16, shape, &stacked(&[(encoding, tensors)], &shape, QKV));
             compare(&lane, DType::F32, shape, &stacked(&[(encoding, tensors)], &shape, QKV));

@@ -88,13 +88,7 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
     let mut builder = Manifest::builder(name, "test");
     for i in 0..BLOCKS {
         let names = ["up.weight", "up.bias", "down.weight"].map(|n| format!("blocks.{i}.{n}"));
-        builder = builder.block(format!("blocks.{i}"), false, names.map(spec).into());
-    }
-    builder.finish().unwrap()
-}
-
-/// One step of the test model.
-pub(crate) fn forward(session: &Session, x: &[f32]) -> residency::Result<Vec<f32>> {
+        builder = builder.block(format!("blocks.{i}"), false, x: &[f32]) -> residency::Result<Vec<f32>> {
     let rows = x.len() / WIDTH;
     let mut x = session.lane()?.tensor([rows, WIDTH], x)?;
     for i in 0..session.manifest().blocks().len() {
@@ -161,6 +155,69 @@ pub(crate) fn run(residency: &Residency, id: ModelId) -> residency::Result<Vec<f
     forward(&residency.open(id, &Cancel::default())?, &input())
 }
 
+/// The forms that a change of a weight can have.
+pub(crate) const FORMS: [&str; 8] =
+    ["LoRA", "LoHa", "LoKr", "DoRA", "DoRA of inputs", "GLoRA", "difference", "replacement"];
+
+/// A patch file of one form for the layers of every second block of the test model.
+pub(crate) fn patches_of(file: &ModelFile, manifest: &Manifest, form: &str, strength: f64) -> PatchSet {
+    let mut writer = SafetensorsWriter::new();
+    for i in (0..BLOCKS).step_by(2) {
+        for (layer, rows, columns) in [("up", INNER, WIDTH), ("down", WIDTH, INNER)] {
+            let tensors: Vec<(&str, [usize; 2])> = match form {
+                "LoRA" => vec![("lora_up.weight", [rows, 4]), ("lora_down.weight", [4, columns])],
+                "LoHa" => vec![
+                    ("hada_w1_a", [rows, 3]),
+                    ("hada_w1_b", [3, columns]),
+                    ("hada_w2_a", [rows, 3]),
+                    ("hada_w2_b", [3, columns]),
+                ],
+                "LoKr" => vec![("lokr_w1", [4, 4]), ("lokr_w2", [rows / 4, columns / 4])],
+                "DoRA" => vec![
+                    ("lora_up.weight", [rows, 4]),
+                    ("lora_down.weight", [4, columns]),
+                    ("dora_scale", [rows, 1]),
+                ],
+                "DoRA of inputs" => vec![
+                    ("lora_up.weight", [rows, 4]),
+                    ("lora_down.weight", [4, columns]),
+                    ("dora_scale", [1, columns]),
+                ],
+                "GLoRA" => vec![
+                    ("a1.weight", [columns, 4]),
+                    ("a2.weight", [4, columns]),
+                    ("b1.weight", [rows, 4]),
+                    ("b2.weight", [4, columns]),
+                ],
+                "difference" => vec![("diff", [rows, columns])],
+                _ => vec![("set_weight", [rows, columns])],
+            };
+            for (n, (name, dims)) in tensors.into_iter().enumerate() {
+                let values: Vec<f32> = random_normal(500 + 10 * i as u64 + n as u64, dims[0] * dims[1])
+                    .iter()
+                    .map(|v| v * 0.2)
+                    .collect();
+                let key = format!("diffusion_model.blocks.{i}.{layer}.{name}");
+                writer = writer.values(key, Encoding::F32, dims.into(), &values).unwrap();
+            }
+        }
+    }
+    let path = file.dir.path().join(format!("{form}.safetensors"));
+    writer.write(&path).unwrap();
+    let mut set = PatchSet::new();
+    add_file(&mut set, &path, manifest, strength);
+    assert_eq!(set.len(), BLOCKS);
+    set
+}
+
+/// Adds a patch file to a set.
+pub(crate) fn add_file(set: &mut PatchSet, path: &std::path::Path, manifest: &Manifest, strength: f64) {
+    let patches = PatchFile::read(&Checkpoint::open(path).unwrap()).unwrap();
+    let keys = KeyMap::native(manifest.weights().iter().map(|w| (w.name.as_str(), &w.shape)));
+    set.add(&patches, &keys, strength).unwrap();
+    assert!(set.unmatched().is_empty(), "{:?}", set.unmatched());
+}
+
 /// A LoRA for the test model: rank 4 on every third block, and a change of its bias.
 pub(crate) fn lora(file: &ModelFile, manifest: &Manifest, strength: f64) -> PatchSet {
     let path = file.dir.path().join("lora.safetensors");
@@ -194,11 +251,8 @@ pub(crate) fn lora(file: &ModelFile, manifest: &Manifest, strength: f64) -> Patc
         }
         writer.write(&path).unwrap();
     }
-    let patches = PatchFile::read(&Checkpoint::open(&path).unwrap()).unwrap();
-    let keys = KeyMap::native(manifest.weights().iter().map(|w| (w.name.as_str(), &w.shape)));
     let mut set = PatchSet::new();
-    set.add(&patches, &keys, strength).unwrap();
-    assert!(set.unmatched().is_empty(), "{:?}", set.unmatched());
+    add_file(&mut set, &path, manifest, strength);
     set
 }
 
