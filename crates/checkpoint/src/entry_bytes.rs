@@ -64,10 +64,21 @@ impl EntryBytes {
         self.source.advise(self.range.clone(), advice)
     }
 
-    /// An error if the file no longer has the length that was mapped, so that reading could kill the
-    /// process; see the crate's page.
-    pub fn verify_len(&self) -> Result<(), Error> {
-        self.source.verify_len()
+    /// An error if the file is not as it was when it was opened; see the crate's page. It costs one question to the
+    /// operating system.
+    pub fn verify(&self) -> Result<(), Error> {
+        self.source.verify()
+    }
+
+    /// An error if the file was found changed or damaged already. It costs nothing, so it can be asked often; what it
+    /// does not see, [`EntryBytes::verify`] does.
+    pub fn check_intact(&self) -> Result<(), Error> {
+        self.source.check_intact()
+    }
+
+    /// Whether other bytes are of the same opened file.
+    pub fn shares_file_with(&self, other: &EntryBytes) -> bool {
+        Arc::ptr_eq(&self.source, &other.source)
     }
 }
 

@@ -143,7 +143,7 @@ impl Studio {
         files.retain(|_, open| open.file.strong_count() > 0);
         let now = modified(path);
         let known = files.get(path).filter(|open| open.modified == now).and_then(|open| open.file.upgrade());
-        if let Some(file) = known.filter(|file| file.verify_len().is_ok()) {
+        if let Some(file) = known.filter(|file| file.verify().is_ok()) {
             return Ok(file);
         }
         let file = Arc::new(match self.embedded.get(path) {

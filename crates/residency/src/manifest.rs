@@ -109,7 +109,7 @@ impl Manifest {
     pub(crate) fn verify(&self) -> Result<()> {
         // All weights of a file share its map, so one of each would do; asking costs a system call.
         for weight in &self.weights {
-            weight.bytes.verify_len().map_err(|source| Error::File { name: self.name.clone(), source })?;
+            weight.bytes.verify().map_err(|source| Error::File { name: self.name.clone(), source })?;
         }
         Ok(())
     }
