@@ -76,9 +76,25 @@ impl EntryBytes {
         self.source.check_intact()
     }
 
+    /// Whether the file was found changed or damaged by nobody so far.
+    pub fn is_intact(&self) -> bool {
+        self.source.is_intact()
+    }
+
     /// Whether other bytes are of the same opened file.
-    pub fn shares_file_with(&self, other: &EntryBytes) -> bool {
+    pub fn same_file(&self, other: &EntryBytes) -> bool {
         Arc::ptr_eq(&self.source, &other.source)
+    }
+
+    /// Of each opened file that some of these bytes are of, the first.
+    pub fn one_of_each_file<'a>(all: impl IntoIterator<Item = &'a EntryBytes>) -> Vec<EntryBytes> {
+        let mut files: Vec<EntryBytes> = Vec::new();
+        for bytes in all {
+            if !files.iter().any(|known| known.same_file(bytes)) {
+                files.push(bytes.clone());
+            }
+        }
+        files
     }
 }
 

@@ -9,6 +9,7 @@ mod access;
 mod backend;
 mod memory;
 mod ops;
+mod stop;
 
 pub use backend::CpuBackend;
 pub use memory::use_few_arenas;

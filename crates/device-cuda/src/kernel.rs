@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
-use device::{Error, Operand, Result};
+use device::{Cancel, Error, Operand, Result};
 
 use crate::compile::Compiler;
 use crate::context::{Context, Properties, lock};
@@ -19,6 +19,8 @@ use crate::stream::Queue;
 pub(crate) struct Launch<'a> {
     pub(crate) runtime: &'a Arc<Runtime>,
     pub(crate) queue: &'a Arc<Queue>,
+    /// What ends the parts of an operation that the host does.
+    pub(crate) cancel: &'a Cancel,
 }
 
 impl Launch<'_> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use meta::{DType, DeviceId};
 
 use crate::backend::{Backend, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
-use crate::{HostExecutor, HostStream, OpCall, Result, Span};
+use crate::{Cancel, HostExecutor, HostStream, OpCall, Result, Span};
 
 /// A device that only counts.
 pub struct NullBackend {
@@ -82,23 +82,23 @@ impl Backend for NullBackend {
 }
 
 impl HostExecutor for Counts {
-    fn run(&self, _call: &OpCall) -> Result<()> {
+    fn run(&self, _call: &OpCall, _cancel: &Cancel) -> Result<()> {
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn copy(&self, to: &Span, _from: &Span) -> Result<()> {
+    fn copy(&self, to: &Span, _from: &Span, _cancel: &Cancel) -> Result<()> {
         self.copied.fetch_add(to.len as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    fn read(&self, _from: &Span, to: &mut [u8]) -> Result<()> {
+    fn read(&self, _from: &Span, to: &mut [u8], _cancel: &Cancel) -> Result<()> {
         self.copied.fetch_add(to.len() as u64, Ordering::Relaxed);
         to.fill(0);
         Ok(())
     }
 
-    fn write(&self, _to: &Span, from: &[u8]) -> Result<()> {
+    fn write(&self, _to: &Span, from: &[u8], _cancel: &Cancel) -> Result<()> {
         self.copied.fetch_add(from.len() as u64, Ordering::Relaxed);
         Ok(())
     }

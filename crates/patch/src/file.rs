@@ -128,8 +128,16 @@ impl PatchFile {
 
     /// Stored bytes of all patches.
     pub fn bytes(&self) -> u64 {
-        let adapters = self.changes.iter().flat_map(|change| change.weight.iter().chain(&change.bias));
-        adapters.map(|adapter| adapter.bytes()).sum()
+        self.adapters().map(|adapter| adapter.bytes()).sum()
+    }
+
+    /// Whether nobody found the file changed or damaged so far. If it is not intact, it has to be read anew.
+    pub fn is_intact(&self) -> bool {
+        self.adapters().all(|adapter| adapter.factors().iter().all(|factor| factor.bytes().is_intact()))
+    }
+
+    fn adapters(&self) -> impl Iterator<Item = &Arc<Adapter>> {
+        self.changes.iter().flat_map(|change| change.weight.iter().chain(&change.bias))
     }
 }
 

@@ -66,7 +66,7 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The job was cancelled between two blocks.
+    /// The job was cancelled.
     #[error("cancelled")]
     Cancelled,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use device::Registry;
+use device::{Cancel, Registry};
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::Plan;
@@ -135,10 +135,13 @@ impl LoadedModel {
         &self,
         devices: &Registry,
         mut reserved: std::collections::BTreeMap<DeviceId, device::Reservation>,
+        cancel: &Cancel,
     ) -> Result<Arc<Staged>> {
-        let mut staged = Staged::new(&self.manifest, &self.plan, devices, &mut reserved, self.dtype)?;
+        let mut staged = Staged::new(&self.manifest, &self.plan, devices, &mut reserved, self.dtype, cancel)?;
         let patches = self.lock().patches.clone();
-        staged.patch(&self.manifest, &self.plan, &patches)?;
+        staged.patch(&self.manifest, &self.plan, &patches, cancel)?;
+        // Copies of a file that changed while they were made are worth nothing.
+        self.manifest.verify()?;
         let staged = Arc::new(staged);
         self.lock().staged = Some(Arc::clone(&staged));
         Ok(staged)
@@ -146,7 +149,7 @@ impl LoadedModel {
 
     /// Puts a patch set in force. Copies that exist are changed where the sets differ, unless a session
     /// uses them; the number of weights touched.
-    pub(crate) fn patch(&self, patches: PatchSet) -> Result<usize> {
+    pub(crate) fn patch(&self, patches: PatchSet, cancel: &Cancel) -> Result<usize> {
         let mut state = self.lock();
         let mut touched = 0;
         if let Some(shared) = &mut state.staged {
@@ -157,7 +160,13 @@ impl LoadedModel {
                     reason: "a session is using it".into(),
                 })
             })?;
-            let patched = staged.patch(&self.manifest, &self.plan, &patches);
+            let patched = staged.patch(&self.manifest, &self.plan, &patches, cancel);
+            // Weights are staged again from their file, with what is read from others.
+            let patched = patched.and_then(|touched| {
+                self.manifest.verify()?;
+                let verify = |bytes: &checkpoint::EntryBytes| self.manifest.verify_file(bytes);
+                patches.files().iter().try_for_each(verify).map(|()| touched)
+            });
             touched = match patched {
                 Ok(touched) => touched,
                 Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use device::{Buffer, Device, Registry, Reservation, StreamKind};
+use device::{Buffer, Cancel, Device, Registry, Reservation, Stream, StreamKind};
 use meta::{DType, DeviceId, DeviceKind, Encoding};
 use patch::{Beside, PatchSet};
 use placement::{BlockMode, BlockPlan, Plan};
@@ -110,11 +110,12 @@ impl Staged {
         devices: &Registry,
         reserved: &mut BTreeMap<DeviceId, Reservation>,
         dtype: Option<DType>,
+        cancel: &Cancel,
     ) -> Result<Staged> {
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
             (0..manifest.blocks().len()).map(|i| BlockLayout::new(manifest, i)).collect();
-        let mut staging = Staging { manifest, devices, reserved, copies: BTreeMap::new() };
+        let mut staging = Staging { manifest, devices, reserved, copies: BTreeMap::new(), cancel };
         let mut blocks = Vec::new();
         let mut sources = Vec::new();
         let compute = devices.get(plan.compute)?;
@@ -166,20 +167,35 @@ impl Staged {
     }
 
     /// The lane on which a block computes.
-    pub(crate) fn lane(&self, block: usize, compute: DeviceId) -> Option<&Lane> {
-        let device = match &self.blocks[block] {
-            StagedBlock::Resident { device, .. } => *device,
-            StagedBlock::Streamed { .. } => compute,
-        };
-        self.lanes.get(&device)
+    fn lane(&self, block: usize, compute: DeviceId) -> Option<&Lane> {
+        self.lanes.get(&self.runs_on(block, compute))
     }
 
-    /// The block's weights where it computes, and the slot they are in if it is streamed.
-    pub(crate) fn acquire(&self, manifest: &Manifest, block: usize) -> Result<(Vec<Weight>, Option<usize>)> {
+    /// The device on which a block computes.
+    pub(crate) fn runs_on(&self, block: usize, compute: DeviceId) -> DeviceId {
+        match &self.blocks[block] {
+            StagedBlock::Resident { device, .. } => *device,
+            StagedBlock::Streamed { .. } => compute,
+        }
+    }
+
+    /// The lanes on which blocks compute.
+    pub(crate) fn lanes(&self) -> &BTreeMap<DeviceId, Lane> {
+        &self.lanes
+    }
+
+    /// The block's weights where it computes, and the slot they are in if it is streamed. Work that is queued on
+    /// `compute` after this finds them there.
+    pub(crate) fn acquire(
+        &self,
+        manifest: &Manifest,
+        block: usize,
+        compute: &Stream,
+    ) -> Result<(Vec<Weight>, Option<usize>)> {
         match (&self.blocks[block], &self.ring) {
             (StagedBlock::Resident { weights, .. }, _) => Ok((weights.clone(), None)),
             (StagedBlock::Streamed { position }, Some(ring)) => {
-                let (slot, buffer) = ring.acquire(*position)?;
+                let (slot, buffer) = ring.acquire(*position, compute)?;
                 Ok((self.layouts[block].weights(manifest.weights_of(block), &buffer)?, Some(slot)))
             }
             (StagedBlock::Streamed { .. }, None) => Err(Error::NoSuchBlock {
@@ -219,6 +235,11 @@ impl Staged {
         self.patched.get(weight)
     }
 
+    /// The patches in force.
+    pub(crate) fn patches(&self) -> &PatchSet {
+        &self.patches
+    }
+
     /// A weight with its patches merged, in 32 bits.
     pub(crate) fn merged(&self, lane: &Lane, name: &str, stored: &Weight) -> Result<Weight> {
         merge_exactly(lane, stored, self.patches.patches(name))
@@ -229,10 +250,17 @@ impl Staged {
     }
 
     /// Makes the copies those of another patch set: what did not change is not touched.
-    pub(crate) fn patch(&mut self, manifest: &Manifest, plan: &Plan, patches: &PatchSet) -> Result<usize> {
+    pub(crate) fn patch(
+        &mut self,
+        manifest: &Manifest,
+        plan: &Plan,
+        patches: &PatchSet,
+        cancel: &Cancel,
+    ) -> Result<usize> {
         let before = std::mem::take(&mut self.patches);
         let mut touched = 0;
         for name in patches.changed_since(&before) {
+            cancel.check()?;
             let Some(index) = manifest.index_of(name) else { continue };
             let Some(block) = manifest.block_of(index) else { continue };
             self.patch_weight(manifest, plan.compute, (block, index), patches)?;
@@ -382,7 +410,8 @@ struct Staging<'a> {
     manifest: &'a Manifest,
     devices: &'a Registry,
     reserved: &'a mut BTreeMap<DeviceId, Reservation>,
-    copies: BTreeMap<DeviceId, device::Stream>,
+    copies: BTreeMap<DeviceId, Stream>,
+    cancel: &'a Cancel,
 }
 
 impl Staging<'_> {
@@ -401,7 +430,7 @@ impl Staging<'_> {
         let stream = match self.copies.get(&home) {
             Some(stream) => stream.clone(),
             None => {
-                let stream = device.open_stream(StreamKind::Copy)?;
+                let stream = device.open_stream(StreamKind::Copy)?.with_cancel(self.cancel);
                 self.copies.insert(home, stream.clone());
                 stream
             }
@@ -416,7 +445,7 @@ impl Staging<'_> {
     /// Waits until every block is at home.
     fn finish(&mut self) -> Result<()> {
         let results: Vec<device::Result<()>> =
-            self.copies.values().map(device::Stream::synchronize).collect();
+            self.copies.values().map(Stream::synchronize).collect();
         results.into_iter().try_for_each(|result| Ok(result?))
     }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{OutOfMemory, Registry, Reservation};
+use device::{Cancel, OutOfMemory, Registry, Reservation};
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::{BlockSpec, DeviceSpec, Plan, PlanRequest};
 
 use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
-use crate::session::{Cancel, Session};
+use crate::session::Session;
 use crate::staged::HostSource;
 use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, staged};
 
@@ -116,14 +116,19 @@ impl Residency {
         model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
         let staged = match model.staged() {
             Some(staged) => staged,
-            None => model.stage(&self.devices, self.reserve(&model)?)?,
+            None => model.stage(&self.devices, self.reserve(&model)?, cancel)?,
         };
         Ok(Session::new(model, staged, cancel.clone()))
     }
 
     /// Puts a patch set in force for a model; the number of weights staged again.
     pub fn set_patches(&self, id: ModelId, patches: PatchSet) -> Result<usize> {
-        self.model(id)?.patch(patches)
+        self.set_patches_unless(id, patches, &Cancel::NEVER)
+    }
+
+    /// The same, unless it is cancelled meanwhile.
+    pub fn set_patches_unless(&self, id: ModelId, patches: PatchSet, cancel: &Cancel) -> Result<usize> {
+        self.model(id)?.patch(patches, cancel)
     }
 
     /// Says whether a model stays.
