@@ -76,11 +76,6 @@ impl EntryBytes {
         self.source.check_intact()
     }
 
-    /// Whether the file was found changed or damaged by nobody so far.
-    pub fn is_intact(&self) -> bool {
-        self.source.is_intact()
-    }
-
     /// Whether other bytes are of the same opened file.
     pub fn same_file(&self, other: &EntryBytes) -> bool {
         Arc::ptr_eq(&self.source, &other.source)

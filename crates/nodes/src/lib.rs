@@ -23,6 +23,7 @@ mod testing;
 mod text;
 mod vae;
 mod vision;
+mod wanted;
 
 use std::sync::Arc;
 

@@ -10,6 +10,7 @@
 //! free request; the registry alone decides what is in memory.
 
 mod cast;
+mod changed_files;
 mod class;
 mod handles;
 mod host;

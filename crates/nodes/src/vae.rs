@@ -14,6 +14,7 @@ use crate::conditioning::{resized, without_masked};
 use crate::sampling_nodes::planes::dims;
 use crate::studio::{Network, Vae, Wanted, WorkSize, class};
 use crate::value::{Image, LatentImage, Mask};
+use crate::wanted::still_wanted;
 use crate::{Error, Result, Studio};
 
 /// Adds the classes of this file.
@@ -178,17 +179,17 @@ class! {
         let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
         let (emptied, mask) = without_masked(&pixels, &mask, kl.config().factor());
         let latent = encode(studio, call, &vae, &emptied)?;
-        let noise_mask = Some(grown(&mask, call.size("grow_mask_by")?));
+        let noise_mask = Some(grown(&mask, call.size("grow_mask_by")?)?);
         Ok(Outcome::object(LatentImage { noise_mask, ..LatentImage::new(latent) }))
     }
 }
 
 /// A mask of zeros and ones, with everything near a one set as well.
-fn grown(mask: &Mask, by: usize) -> Mask {
+fn grown(mask: &Mask, by: usize) -> Result<Mask> {
     let round = |value: f32| value.round_ties_even();
     let mut out = Mask { values: mask.values.iter().map(|value| round(*value)).collect(), ..mask.clone() };
     if by == 0 {
-        return out;
+        return Ok(out);
     }
     // A square of this side around each place, which for even sides reaches further up and left.
     let before = (by - 1).div_ceil(2);
@@ -196,6 +197,9 @@ fn grown(mask: &Mask, by: usize) -> Mask {
     let plane = mask.height * mask.width;
     for (at, value) in out.values.iter_mut().enumerate() {
         let (item, y, x) = (at / plane.max(1), at / mask.width % mask.height, at % mask.width);
+        if x == 0 {
+            still_wanted()?;
+        }
         let near = |y: usize, x: usize| round(mask.values[item * plane + y * mask.width + x]);
         let sum: f32 = reach(y, mask.height)
             .flat_map(|y| reach(x, mask.width).map(move |x| (y, x)))
@@ -203,7 +207,7 @@ fn grown(mask: &Mask, by: usize) -> Mask {
             .sum();
         *value = round(sum.clamp(0.0, 1.0));
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -215,10 +219,10 @@ mod tests {
         let mut values = vec![0.0; 49];
         values[3 * 7 + 3] = 0.9;
         let mask = Mask { batch: 1, height: 7, width: 7, values };
-        let ones = |by: usize| grown(&mask, by).values.iter().filter(|value| **value == 1.0).count();
+        let ones = |by: usize| grown(&mask, by).unwrap().values.iter().filter(|value| **value == 1.0).count();
         assert_eq!((ones(0), ones(1), ones(3)), (1, 1, 9));
         // An even side reaches one further down and right, where the square begins earlier.
-        let even = grown(&mask, 2);
+        let even = grown(&mask, 2).unwrap();
         let set: Vec<usize> = (0..49).filter(|at| even.values[*at] == 1.0).collect();
         assert_eq!(set, [3 * 7 + 3, 3 * 7 + 4, 4 * 7 + 3, 4 * 7 + 4]);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use checkpoint::{Checkpoint, Entry};
+use checkpoint::{Checkpoint, Entry, EntryBytes};
 use meta::DType;
 
 use crate::group::{Group, Meaning};
@@ -131,9 +131,11 @@ impl PatchFile {
         self.adapters().map(|adapter| adapter.bytes()).sum()
     }
 
-    /// Whether nobody found the file changed or damaged so far. If it is not intact, it has to be read anew.
-    pub fn is_intact(&self) -> bool {
-        self.adapters().all(|adapter| adapter.factors().iter().all(|factor| factor.bytes().is_intact()))
+    /// Whether the file is as it was when it was opened. If it is not, it has to be opened anew.
+    pub fn is_unchanged(&self) -> bool {
+        let factors: Vec<&Factor> = self.adapters().flat_map(|adapter| adapter.factors()).collect();
+        let files = EntryBytes::one_of_each_file(factors.iter().map(|factor| factor.bytes()));
+        files.iter().all(|bytes| bytes.verify().is_ok())
     }
 
     fn adapters(&self) -> impl Iterator<Item = &Arc<Adapter>> {

@@ -110,6 +110,11 @@ impl Manifest {
         Manifest::files_of(&self.weights).iter().try_for_each(|bytes| self.verify_file(bytes))
     }
 
+    /// Whether nobody found a file changed or damaged so far.
+    pub(crate) fn is_intact(&self) -> bool {
+        Manifest::files_of(&self.weights).iter().all(|bytes| bytes.check_intact().is_ok())
+    }
+
     /// An error if the file of these bytes is not as it was when it was opened.
     pub(crate) fn verify_file(&self, bytes: &EntryBytes) -> Result<()> {
         bytes.verify().map_err(|source| Error::File { name: self.name.clone(), source })

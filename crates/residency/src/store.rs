@@ -131,6 +131,12 @@ impl Residency {
         self.model(id)?.patch(patches, cancel)
     }
 
+    /// Whether nobody found a file of the model changed or damaged so far. One that is not intact has to be loaded anew
+    /// from a file that is opened anew.
+    pub fn is_intact(&self, id: ModelId) -> Result<bool> {
+        Ok(self.model(id)?.manifest().is_intact())
+    }
+
     /// Says whether a model stays.
     pub fn set_retention(&self, id: ModelId, retention: Retention) -> Result<()> {
         self.model(id)?.set_retention(retention);

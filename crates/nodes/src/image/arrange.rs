@@ -8,6 +8,7 @@ use super::pixels;
 use super::resample::{Method, Target, scale_image};
 use crate::studio::class;
 use crate::value::{Image, Mask};
+use crate::wanted::still_wanted;
 use crate::{Result, Studio};
 
 /// Adds the classes of this file.
@@ -101,6 +102,9 @@ class! {
         out.put(&image, border.left, border.top);
         let mut mask = Mask::filled([1, height, width], 1.0)?;
         for (row, column) in (0..image.height).flat_map(|row| (0..image.width).map(move |column| (row, column))) {
+            if column == 0 {
+                still_wanted()?;
+            }
             let value = border.softness(&image, row, column, call.size("feathering")?);
             mask.values[(border.top + row) * width + border.left + column] = value;
         }

@@ -7,6 +7,7 @@ use graph::{Catalogue, Failure, Input, Outcome, Value};
 use super::resample::{Method, Target, scale_image, scale_mask};
 use crate::studio::class;
 use crate::value::{Image, Mask};
+use crate::wanted::still_wanted;
 use crate::{Result, Studio};
 
 /// Adds the classes of this file.
@@ -50,6 +51,9 @@ class! {
         let mut image = Image::filled([batch, height, width, channels], 0.0)?;
         let mut mask = Mask::filled([batch, height, width], 0.0)?;
         for (place, transparency) in mask.values.iter_mut().enumerate() {
+            if place.is_multiple_of(width) {
+                still_wanted()?;
+            }
             let (source_alpha, destination_alpha) =
                 (1.0 - source_mask.values[place], 1.0 - destination_mask.values[place]);
             let mut alpha = 0.0;

@@ -11,6 +11,7 @@ use placement::{Amounts, BlockMode, DeviceSpec, Overfull, Plan};
 use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
+use super::changed_files::trusted;
 use super::handles::{Lora, patch_set};
 use super::stats::ModelStats;
 use super::{Cast, Network, Source, Studio};
@@ -82,12 +83,19 @@ pub(crate) struct Wanted<'a> {
     pub(crate) size: WorkSize,
 }
 
+impl Loaded {
+    pub(super) fn id(&self) -> ModelId {
+        self.id
+    }
+}
+
 impl Studio {
     /// Registers a network as its loader says, before anything uses it, so that a plan that cannot be made is
     /// told at the loader. Nothing is copied yet.
     pub(crate) fn register(&self, source: &Source) -> Result<()> {
         let mut loaded = self.loaded();
         let key = LoadKey::of(source);
+        self.forget_damaged(&mut loaded, &key);
         if let Some(known) = loaded.get(&key).filter(|known| self.is_loaded(known.id)) {
             self.residency.set_retention(known.id, source.placing.retention)?;
             if source.placing.eject_others {
@@ -108,13 +116,13 @@ impl Studio {
         cancel: &Cancel,
         mut work: impl FnMut(&Opened) -> Result<T>,
     ) -> Result<T> {
-        let first = self.open(wanted, cancel).and_then(|opened| work(&opened));
+        let first = self.open(wanted, cancel).and_then(|opened| trusted(&opened, &mut work));
         match first {
             Err(error) => {
                 let Some(short) = error.out_of_memory() else { return Err(error) };
                 tracing::warn!("{}: {short}; trying again with more room", wanted.source.name());
                 self.make_room(wanted, short)?;
-                self.open(wanted, cancel).and_then(|opened| work(&opened))
+                self.open(wanted, cancel).and_then(|opened| trusted(&opened, &mut work))
             }
             done => done,
         }
@@ -151,6 +159,7 @@ impl Studio {
     fn open(&self, wanted: Wanted<'_>, cancel: &Cancel) -> Result<Opened> {
         let mut loaded = self.loaded();
         let key = LoadKey::of(wanted.source);
+        self.forget_damaged(&mut loaded, &key);
         if !loaded.get(&key).is_some_and(|known| self.is_loaded(known.id)) {
             let new = self.load(wanted.source, wanted.size, 0)?;
             loaded.insert(key.clone(), new);
@@ -168,7 +177,7 @@ impl Studio {
         let patches: Vec<(u64, u64)> = wanted.loras.iter().map(bits).collect();
         if known.patches != patches {
             let set = patch_set(wanted.source, wanted.beside, wanted.loras)?;
-            self.residency.set_patches(known.id, set)?;
+            self.residency.set_patches_unless(known.id, set, cancel)?;
             known.patches = patches;
         }
         let session = self.residency.open(known.id, cancel)?;
@@ -306,6 +315,10 @@ impl Studio {
 }
 
 impl LoadKey {
+    pub(super) fn file(&self) -> &std::path::Path {
+        &self.file
+    }
+
     fn of(source: &Source) -> LoadKey {
         LoadKey {
             file: source.file.path().to_owned(),

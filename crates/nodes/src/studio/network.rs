@@ -160,10 +160,20 @@ impl Source {
             .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
+    /// Whether the file is as it was when it was opened. If it is not, it has to be opened anew.
+    pub(crate) fn is_current(&self) -> bool {
+        self.file.verify().is_ok()
+    }
+
     /// What the network needs, of its file as it is or as it is cast. The size says how long blocks take.
     pub(crate) fn manifest(&self, size: WorkSize) -> Result<Manifest> {
         match self.cast {
-            Some(cast) => self.manifest_of(&*cast.apply(&self.file)?, size),
+            Some(cast) => {
+                let cast = cast.apply(&self.file)?;
+                // The values that were cast are worth nothing if the file changed meanwhile.
+                self.file.verify()?;
+                self.manifest_of(&cast, size)
+            }
             None => self.manifest_of(&self.file, size),
         }
     }
