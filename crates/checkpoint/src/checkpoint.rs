@@ -70,7 +70,10 @@ impl Checkpoint {
     /// first part of a split GGUF with all its parts. What it is, its content says, not its name.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, Error> {
         let path = path.as_ref();
-        Checkpoint::load(Source::open(path)?, Siblings::of(path))
+        let checkpoint = Checkpoint::load(Source::open(path)?, Siblings::of(path))?;
+        // A header that was read while its file changed says nothing.
+        checkpoint.verify()?;
+        Ok(checkpoint)
     }
 
     /// Opens a checkpoint that is part of the program; `name` stands for its path.
@@ -149,10 +152,16 @@ impl Checkpoint {
         self.sources.iter().try_for_each(|source| source.advise(0..source.bytes().len(), advice))
     }
 
-    /// An error if a file no longer has the length that was mapped, so that reading it could kill the
-    /// process; see the crate's page. It costs one question to the operating system per file.
-    pub fn verify_len(&self) -> Result<(), Error> {
-        self.sources.iter().try_for_each(|source| source.verify_len())
+    /// An error if a file is not as it was when it was opened; see the crate's page. It costs one question to the
+    /// operating system per file.
+    pub fn verify(&self) -> Result<(), Error> {
+        self.sources.iter().try_for_each(|source| source.verify())
+    }
+
+    /// Whether nobody found one of its files changed or damaged so far. Asks no system; what it does not see,
+    /// [`Checkpoint::verify`] does.
+    pub fn is_intact(&self) -> bool {
+        self.sources.iter().all(|source| source.is_intact())
     }
 
     fn load(source: Source, siblings: Siblings) -> Result<Checkpoint, Error> {

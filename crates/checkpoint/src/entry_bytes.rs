@@ -47,11 +47,6 @@ impl EntryBytes {
         EntryBytes { source: Arc::clone(&self.source), range: self.range.start / PAGE * PAGE..end }
     }
 
-    /// Whether these bytes and others lie in one file.
-    pub fn same_file(&self, other: &EntryBytes) -> bool {
-        Arc::ptr_eq(&self.source, &other.source)
-    }
-
     /// Whether the first of other bytes is one of these.
     pub fn holds_start_of(&self, other: &EntryBytes) -> bool {
         Arc::ptr_eq(&self.source, &other.source) && self.range.contains(&other.range.start)
@@ -69,10 +64,32 @@ impl EntryBytes {
         self.source.advise(self.range.clone(), advice)
     }
 
-    /// An error if the file no longer has the length that was mapped, so that reading could kill the
-    /// process; see the crate's page.
-    pub fn verify_len(&self) -> Result<(), Error> {
-        self.source.verify_len()
+    /// An error if the file is not as it was when it was opened; see the crate's page. It costs one question to the
+    /// operating system.
+    pub fn verify(&self) -> Result<(), Error> {
+        self.source.verify()
+    }
+
+    /// An error if the file was found changed or damaged already. It costs nothing, so it can be asked often; what it
+    /// does not see, [`EntryBytes::verify`] does.
+    pub fn check_intact(&self) -> Result<(), Error> {
+        self.source.check_intact()
+    }
+
+    /// Whether other bytes are of the same opened file.
+    pub fn same_file(&self, other: &EntryBytes) -> bool {
+        Arc::ptr_eq(&self.source, &other.source)
+    }
+
+    /// Of each opened file that some of these bytes are of, the first.
+    pub fn one_of_each_file<'a>(all: impl IntoIterator<Item = &'a EntryBytes>) -> Vec<EntryBytes> {
+        let mut files: Vec<EntryBytes> = Vec::new();
+        for bytes in all {
+            if !files.iter().any(|known| known.same_file(bytes)) {
+                files.push(bytes.clone());
+            }
+        }
+        files
     }
 }
 

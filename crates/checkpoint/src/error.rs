@@ -97,8 +97,8 @@ pub enum Error {
     },
     /// The file has another length than when it was opened.
     #[error(
-        "{}: the file had {opened} bytes when it was opened and now has {now}: another program changed it; \
-         load the model again",
+        "{}: the file had {opened} bytes when it was opened and now has {now}: another program changed it while it was \
+         in use; once it is whole again, queue the job again",
         file.display()
     )]
     LengthChanged {
@@ -108,6 +108,16 @@ pub enum Error {
         opened: u64,
         /// Bytes now.
         now: u64,
+    },
+    /// The file changed while it was mapped, or parts of it could not be read.
+    #[error(
+        "{}: another program changed or shortened the file while it was in use, or the disk could not read it; once it \
+         is whole again, queue the job again",
+        file.display()
+    )]
+    Changed {
+        /// The file.
+        file: PathBuf,
     },
 }
 
@@ -123,7 +133,8 @@ impl Error {
             | Error::Tensor { file, .. }
             | Error::Value { file, .. }
             | Error::Shards { file, .. }
-            | Error::LengthChanged { file, .. } => file,
+            | Error::LengthChanged { file, .. }
+            | Error::Changed { file } => file,
         }
     }
 }

@@ -22,17 +22,16 @@
 //!
 //! # When a mapped file changes
 //!
-//! The bytes of an entry are the file's own pages. If another program shortens the file while it is
-//! open, or the disk fails, reading pages that are gone kills the process (`SIGBUS` on Linux, an
-//! exception on Windows); this crate cannot turn that into an error. [`Checkpoint::verify_len`] asks the
-//! operating system for the current lengths, so that a caller can notice a shortened file before it
-//! reads; it narrows the window and does not close it. A file that is deleted or replaced by renaming
-//! another over it is safe: the map keeps the old one alive. A file that is overwritten in place
-//! changes the values under the reader.
-#![allow(unsafe_code, reason = "mapping a file is unsafe; every such block is in source.rs")]
+//! The bytes of an entry are the file's own pages. If another program shortens the file while it is open, or the disk
+//! fails, pages are gone: on Linux and macOS the reader then gets zeros, and the file counts as damaged from that moment
+//! on. So whoever used bytes asks [`EntryBytes::verify`] before trusting what came of them: it sees missing pages, and
+//! by length and date also a file that was overwritten in place. A damaged file is opened anew to be read again. A file
+//! that is deleted or replaced by renaming another over it is safe: the map keeps the old one alive.
+#![allow(unsafe_code, reason = "mapping a file is unsafe; every such block is in source.rs and damage.rs")]
 
 mod checkpoint;
 mod companions;
+mod damage;
 mod entry;
 mod entry_bytes;
 mod error;

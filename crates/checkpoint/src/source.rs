@@ -1,14 +1,16 @@
-//! One file's bytes: mapped from disk, or memory that the program already holds. Everything `unsafe`
-//! in this crate is here.
+//! One file's bytes: mapped from disk, or memory that the program already holds. What of this crate is `unsafe` is here
+//! and in `damage`.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
+use crate::damage::Watch;
 use crate::{Error, HeaderFault, Refusal, TensorFault, ValueFault};
 
 /// How a range of a mapped file will be used next. It changes speed and memory, never what is read.
@@ -29,10 +31,14 @@ pub(crate) struct Source {
 }
 
 enum Bytes {
-    /// The file stays open so that its length can be asked for even when its name is gone.
     Mapped {
+        /// Goes before the map, as it must.
+        watch: Watch,
         map: Mmap,
+        /// Stays open so that it can be asked for its length even when its name is gone.
         file: File,
+        /// When it had last been changed as it was opened.
+        modified: Option<SystemTime>,
     },
     Memory(Cow<'static, [u8]>),
 }
@@ -50,15 +56,16 @@ impl Source {
             return Err(refused(Refusal::NotAFile));
         }
         let file = File::open(path).map_err(failed("open the file"))?;
-        let len = file.metadata().map_err(failed("read the file's length"))?.len();
-        if len == 0 {
+        let about = file.metadata().map_err(failed("read the file's length"))?;
+        if about.len() == 0 {
             return Err(refused(Refusal::Empty));
         }
         // SAFETY: the map is read-only and lives as long as `Source`. Another program may change the
         // file meanwhile; the crate's page says what happens then, nothing here relies on bytes staying
         // the same between two reads, and every type that is made from them accepts any bytes.
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map the file into memory"))?;
-        Ok(Source { path: path.to_owned(), bytes: Bytes::Mapped { map, file } })
+        let (watch, modified) = (Watch::new(&map), about.modified().ok());
+        Ok(Source { path: path.to_owned(), bytes: Bytes::Mapped { watch, map, file, modified } })
     }
 
     /// Bytes that are in memory already; `name` stands for the path in errors.
@@ -89,16 +96,38 @@ impl Source {
         self.bytes().len() as u64
     }
 
-    /// An error if the file no longer has the length that was mapped.
-    pub(crate) fn verify_len(&self) -> Result<(), Error> {
-        let Bytes::Mapped { file, .. } = &self.bytes else { return Ok(()) };
+    /// An error if the file is not as it was when it was mapped: pages were missing when they were read, or it has
+    /// another length or date. From then on it counts as damaged.
+    pub(crate) fn verify(&self) -> Result<(), Error> {
+        let Bytes::Mapped { watch, file, modified, .. } = &self.bytes else { return Ok(()) };
         let failed = |source| Error::Io { file: self.path.clone(), action: "read the file's length", source };
-        let now = file.metadata().map_err(failed)?.len();
-        if now == self.len() {
-            Ok(())
-        } else {
-            Err(Error::LengthChanged { file: self.path.clone(), opened: self.len(), now })
+        let about = file.metadata().map_err(failed)?;
+        if about.len() != self.len() {
+            watch.mark_damaged();
+            return Err(Error::LengthChanged {
+                file: self.path.clone(),
+                opened: self.len(),
+                now: about.len(),
+            });
         }
+        if watch.is_damaged() || about.modified().ok() != *modified {
+            watch.mark_damaged();
+            return Err(Error::Changed { file: self.path.clone() });
+        }
+        Ok(())
+    }
+
+    /// Whether nobody found the file changed or damaged so far. Asks no system, so it costs nothing.
+    pub(crate) fn is_intact(&self) -> bool {
+        match &self.bytes {
+            Bytes::Mapped { watch, .. } => !watch.is_damaged(),
+            Bytes::Memory(_) => true,
+        }
+    }
+
+    /// The error of a file that is not intact.
+    pub(crate) fn check_intact(&self) -> Result<(), Error> {
+        if self.is_intact() { Ok(()) } else { Err(Error::Changed { file: self.path.clone() }) }
     }
 
     /// Passes advice about a range to the operating system. Without effect on bytes in memory and on

@@ -106,10 +106,10 @@ fn a_file_that_changes_length_is_noticed() {
     let path = folder.write("model.safetensors", &file);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let bytes = checkpoint.entry_bytes(&checkpoint.entries()[0]);
-    checkpoint.verify_len().unwrap();
+    checkpoint.verify().unwrap();
     for now in [100, file.len() as u64 + 1] {
         stretch(&path, now);
-        for error in [checkpoint.verify_len().unwrap_err(), bytes.verify_len().unwrap_err()] {
+        for error in [checkpoint.verify().unwrap_err(), bytes.verify().unwrap_err()] {
             assert_eq!(error.file(), path);
             let opened = file.len() as u64;
             assert!(
@@ -117,6 +117,62 @@ fn a_file_that_changes_length_is_noticed() {
             );
         }
     }
+}
+
+/// Bytes that are gone read as zeros, the file counts as damaged, and opening it anew works once it is whole.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+#[test]
+fn a_file_that_is_cut_short_while_it_is_read_is_noticed_and_harms_nobody() {
+    const LEN: u64 = 4 << 20;
+    let folder = Folder::new();
+    let values: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8 + 1).collect();
+    let file = safetensors(&[], &[tensor("a", "U8", &[LEN], &values)]);
+    let path = folder.write("model.safetensors", &file);
+    let other = folder.write("other.safetensors", &file);
+    let (checkpoint, untouched) = (Checkpoint::open(&path).unwrap(), Checkpoint::open(&other).unwrap());
+    let bytes = checkpoint.entry_bytes(&checkpoint.entries()[0]);
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+    let whole = sum(&bytes);
+
+    stretch(&path, LEN / 2);
+    assert!(checkpoint.is_intact(), "nobody has read what is gone");
+    // Many threads at once, as kernels read weights.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert!(sum(&bytes) < whole));
+        }
+    });
+    assert_eq!(bytes[LEN as usize - 1], 0);
+    assert!(!checkpoint.is_intact());
+    let told = bytes.check_intact().unwrap_err();
+    assert!(matches!(&told, Error::Changed { file } if *file == path), "{told}");
+    let told = told.to_string();
+    assert!(told.contains("model.safetensors") && told.contains("while it was in use"), "{told}");
+    assert!(checkpoint.verify().is_err() && Checkpoint::open(&path).is_err());
+    assert!(untouched.is_intact() && untouched.verify().is_ok());
+
+    std::fs::write(&path, &file).unwrap();
+    assert!(bytes.check_intact().is_err() && checkpoint.verify().is_err(), "it was damaged once");
+    let again = Checkpoint::open(&path).unwrap();
+    assert_eq!(sum(again.bytes(&again.entries()[0])), whole);
+    again.verify().unwrap();
+}
+
+/// The same length and other bytes: only the date tells.
+#[test]
+fn a_file_that_is_overwritten_in_place_is_noticed() {
+    let folder = Folder::new();
+    let file = |value: u8| safetensors(&[], &[tensor("a", "U8", &[5000], &[value; 5000])]);
+    let path = folder.write("model.safetensors", &file(1));
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    checkpoint.verify().unwrap();
+    // Dates are coarse on some systems.
+    let later = std::time::SystemTime::now() + Duration::from_secs(3);
+    std::fs::write(&path, file(2)).unwrap();
+    OpenOptions::new().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    assert!(checkpoint.is_intact());
+    assert!(matches!(checkpoint.verify(), Err(Error::Changed { .. })));
+    assert!(!checkpoint.is_intact());
 }
 
 /// Only Unix lets a mapped file be removed.
@@ -127,6 +183,6 @@ fn a_file_that_is_removed_stays_readable() {
     let path = folder.write("model.safetensors", &safetensors(&[], &[tensor("a", "U8", &[3], &[1, 2, 3])]));
     let checkpoint = Checkpoint::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    checkpoint.verify_len().unwrap();
+    checkpoint.verify().unwrap();
     assert_eq!(checkpoint.bytes(&checkpoint.entries()[0]), [1, 2, 3]);
 }

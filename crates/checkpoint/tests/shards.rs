@@ -46,7 +46,7 @@ fn an_index_opens_its_shards() {
     assert_eq!(checkpoint.bytes(checkpoint.entry("b").unwrap()), [2; 3]);
     assert_eq!(checkpoint.metadata().str("format"), Some("a"));
     assert_eq!(checkpoint.shard(), None);
-    checkpoint.verify_len().unwrap();
+    checkpoint.verify().unwrap();
 
     let alone = Checkpoint::open(folder.path().join(TWO)).unwrap();
     assert_eq!(alone.entries().len(), 1);

@@ -1,8 +1,9 @@
 //! The right to use the operands of one call: guards on every buffer, then typed views.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
-use device::{Buffer, Error, OpCall, Operand, ReadGuard, Result, Span, WriteGuard};
+use device::{Buffer, Cancel, Error, OpCall, Operand, ReadGuard, Result, Span, WriteGuard};
 use meta::DType;
 use rayon::prelude::*;
 
@@ -82,28 +83,46 @@ impl<'a> Access<'a> {
 }
 
 /// Copies bytes between host-addressable spans of the same length, which may overlap.
-pub(crate) fn copy_bytes(to: &Span, from: &Span) -> Result<()> {
+pub(crate) fn copy_bytes(to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
     let _exclusive = to.buffer.write_access()?;
     let _shared = if from.buffer.same_memory(&to.buffer) { None } else { Some(from.buffer.read_access()?) };
     let (target, source) = (span_pointer(to, from.len)?, span_pointer(from, from.len)?);
-    // SAFETY: both spans lie inside memory that their buffers keep alive and the guards protect; `copy`
-    // allows the spans to overlap.
-    unsafe { std::ptr::copy(source, target, from.len) };
-    Ok(())
+    if from.buffer.same_memory(&to.buffer) {
+        // SAFETY: both spans lie inside memory that their buffer keeps alive and the guard protects; `copy`
+        // allows them to overlap.
+        unsafe { std::ptr::copy(source, target, from.len) };
+        return Ok(());
+    }
+    in_parts(from.len, cancel, |part| {
+        // SAFETY: both spans lie inside memory that their buffers keep alive and the guards protect, and which
+        // two buffers do not share.
+        unsafe { std::ptr::copy(source.add(part.start), target.add(part.start), part.len()) };
+    })
 }
 
 /// Reads the bytes of a host-addressable span.
-pub(crate) fn read_bytes(from: &Span, to: &mut [u8]) -> Result<()> {
+pub(crate) fn read_bytes(from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
     let _shared = from.buffer.read_access()?;
     let source = span_pointer(from, to.len())?;
-    // SAFETY: the span lies inside memory that its buffer keeps alive and the guard protects, and a
-    // mutable slice overlaps nothing else.
-    unsafe { std::ptr::copy_nonoverlapping(source, to.as_mut_ptr(), to.len()) };
+    in_parts(to.len(), cancel, |part| {
+        let to = &mut to[part.clone()];
+        // SAFETY: the span lies inside memory that its buffer keeps alive and the guard protects, and a
+        // mutable slice overlaps nothing else.
+        unsafe { std::ptr::copy_nonoverlapping(source.add(part.start), to.as_mut_ptr(), to.len()) };
+    })
+}
+
+/// Does something with one part after the other of so many bytes, until it is cancelled.
+fn in_parts(bytes: usize, cancel: &Cancel, mut work: impl FnMut(Range<usize>)) -> Result<()> {
+    for start in (0..bytes).step_by(PART_BYTES) {
+        cancel.check()?;
+        work(start..bytes.min(start + PART_BYTES));
+    }
     Ok(())
 }
 
 /// Writes the bytes of a host-addressable span.
-pub(crate) fn write_bytes(to: &Span, from: &[u8]) -> Result<()> {
+pub(crate) fn write_bytes(to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
     let _exclusive = to.buffer.write_access()?;
     let target = span_pointer(to, from.len())?;
     let overlaps = (target as usize) < from.as_ptr() as usize + from.len()
@@ -118,10 +137,15 @@ pub(crate) fn write_bytes(to: &Span, from: &[u8]) -> Result<()> {
     let target = unsafe { std::slice::from_raw_parts_mut(target.cast::<MaybeUninit<u8>>(), from.len()) };
     let parts = target.par_chunks_mut(COPY_PART_BYTES).zip(from.par_chunks(COPY_PART_BYTES));
     parts.for_each(|(target, source)| {
-        target.write_copy_of_slice(source);
+        if !cancel.is_cancelled() {
+            target.write_copy_of_slice(source);
+        }
     });
-    Ok(())
+    cancel.check()
 }
+
+/// Bytes between two looks at whether a copy is cancelled.
+const PART_BYTES: usize = 64 << 20;
 
 /// From this size on several threads copy: one alone uses a fraction of the memory's bandwidth.
 const PARALLEL_COPY_BYTES: usize = 16 << 20;

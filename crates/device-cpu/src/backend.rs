@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use device::{
-    Backend, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo, OpCall, Result, Span,
+    Backend, Cancel, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo, OpCall, Result, Span,
     StreamBackend, StreamKind,
 };
 use meta::{DType, DeviceId};
 
 use crate::memory::{self, HostPool};
+use crate::stop::work_for;
 use crate::{Groups, access, ops};
 
 /// The host's processors and memory.
@@ -134,19 +135,21 @@ impl Backend for CpuBackend {
 struct CpuExecutor;
 
 impl HostExecutor for CpuExecutor {
-    fn run(&self, call: &OpCall) -> Result<()> {
-        ops::run(call)
+    fn run(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {
+        work_for(cancel, || ops::run(call))?;
+        // Tasks were left out only if this finds the job cancelled, too.
+        cancel.check()
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
-        access::copy_bytes(to, from)
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
+        access::copy_bytes(to, from, cancel)
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
-        access::read_bytes(from, to)
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
+        access::read_bytes(from, to, cancel)
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
-        access::write_bytes(to, from)
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
+        access::write_bytes(to, from, cancel)
     }
 }

@@ -10,6 +10,7 @@ mod backend;
 mod groups;
 mod memory;
 mod ops;
+mod stop;
 
 pub use backend::CpuBackend;
 pub use groups::{GroupMemory, Groups};

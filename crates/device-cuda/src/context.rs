@@ -1,9 +1,10 @@
 //! A context on a card: where everything of one device lives, with its properties and its events.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUcontext, CUdevice_attribute as Attribute, CUevent, CUstream};
-use device::{Error, Result};
+use device::{Cancel, Error, Result};
 use meta::DeviceId;
 
 use crate::driver::{Checked, Driver, Fault};
@@ -228,7 +229,30 @@ impl EventHandle {
         self.context.enter()?;
         self.context.check("the work before an event", self.context.driver.event_wait(self.raw))
     }
+
+    /// The same, unless it is cancelled before. The driver cannot be told to give up waiting, so it is asked again and
+    /// again; the work itself goes on.
+    pub(crate) fn wait_unless(&self, cancel: &Cancel) -> Result<()> {
+        if !cancel.is_possible() {
+            return self.wait();
+        }
+        let start = Instant::now();
+        while !self.is_done()? {
+            cancel.check()?;
+            if start.elapsed() < SPIN {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
+            }
+        }
+        Ok(())
+    }
 }
+
+/// Waits that are no longer than this end without delay.
+const SPIN: Duration = Duration::from_millis(2);
+/// Between two questions of a longer one: little beside the wait so far, and beside a step of a model.
+const NAP: Duration = Duration::from_micros(50);
 
 impl Drop for EventHandle {
     fn drop(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Buffer, Error, Result, Span};
+use device::{Buffer, Cancel, Error, Result, Span};
 
 use crate::memory::{DeviceMemory, PinnedMemory};
 use crate::pinning::PinnedRegion;
@@ -12,29 +12,34 @@ use crate::stream::Queue;
 /// Queues a copy. A host buffer that the copy uses after this returns comes back, to be kept alive.
 ///
 /// From and to pinned memory the copy runs beside everything else. With other host memory it returns when
-/// the bytes have left the source or reached the destination.
+/// the bytes have left the source or reached the destination, or when it is cancelled.
 pub(crate) fn copy(
     runtime: &Arc<Runtime>,
     queue: &Arc<Queue>,
-    to: &Span,
-    from: &Span,
+    (to, from): (&Span, &Span),
+    cancel: &Cancel,
 ) -> Result<Option<Buffer>> {
     check_inside("destination", to)?;
     check_inside("source", from)?;
     match (device_memory(to), device_memory(from)) {
         (Some(target), Some(source)) => between(runtime, queue, (target, to), (source, from)).map(|()| None),
-        (Some(target), None) => up(runtime, queue, (target, to), from),
-        (None, Some(source)) => down(queue, to, (source, from)),
-        (None, None) => host(queue, to, from).map(|()| None),
+        (Some(target), None) => up(runtime, queue, (target, to), from, cancel),
+        (None, Some(source)) => down(queue, to, (source, from), cancel),
+        (None, None) => host(queue, to, from, cancel).map(|()| None),
     }
 }
 
 /// Waits for queued work, then reads device memory.
-pub(crate) fn read(queue: &Arc<Queue>, from: &Span, to: &mut [u8]) -> Result<()> {
+pub(crate) fn read(queue: &Arc<Queue>, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
     check_inside("source", from)?;
     let len = from.len.min(to.len());
     if let Some(source) = device_memory(from) {
         source.touch(queue)?;
+        if cancel.is_possible() {
+            // What takes long is the work before the copy. Once that is queued it must be waited for, as it writes into
+            // the caller's memory.
+            queue.synchronize_unless(cancel)?;
+        }
         let context = queue.context();
         context.enter()?;
         // SAFETY: the slice is writable for the bytes that are copied, and outlives the wait below.
@@ -46,7 +51,7 @@ pub(crate) fn read(queue: &Arc<Queue>, from: &Span, to: &mut [u8]) -> Result<()>
         return queue.synchronize();
     }
     let source = host_address(queue, from)?;
-    queue.synchronize()?;
+    queue.synchronize_unless(cancel)?;
     let _shared = from.buffer.read_access()?;
     // SAFETY: the span is inside its buffer, which the guard keeps others from writing; a slice that may
     // be written overlaps no buffer.
@@ -62,15 +67,20 @@ const PIECE_BYTES: usize = 32 << 20;
 
 /// Writes host memory after queued work. All bytes have left the source when this returns; they may still be on their
 /// way, as everything queued may be.
-pub(crate) fn write(runtime: &Runtime, queue: &Arc<Queue>, to: &Span, from: &[u8]) -> Result<()> {
+pub(crate) fn write(
+    runtime: &Runtime,
+    queue: &Arc<Queue>,
+    (to, from): (&Span, &[u8]),
+    cancel: &Cancel,
+) -> Result<()> {
     check_inside("destination", to)?;
     let len = to.len.min(from.len());
     if let Some(target) = device_memory(to) {
         target.touch(queue)?;
-        return send(runtime, queue, target.address() + to.offset as u64, &from[..len]);
+        return send(runtime, queue, target.address() + to.offset as u64, &from[..len], cancel);
     }
     let target = host_address(queue, to)?;
-    queue.synchronize()?;
+    queue.synchronize_unless(cancel)?;
     let _exclusive = to.buffer.write_access()?;
     // SAFETY: the span is inside its buffer, which the guard keeps others from using; `copy` allows the
     // slice to be a view of it.
@@ -114,10 +124,16 @@ fn host_address(queue: &Queue, span: &Span) -> Result<*mut u8> {
 
 /// Queues a copy of ordinary host memory; the bytes have left it when this returns. The driver is never shown that
 /// memory itself: it refuses a copy that begins on pages that are pinned, as neighbours may be, and ends on others.
-fn send(runtime: &Runtime, queue: &Arc<Queue>, address: u64, bytes: &[u8]) -> Result<()> {
+fn send(
+    runtime: &Runtime,
+    queue: &Arc<Queue>,
+    address: u64,
+    bytes: &[u8],
+    cancel: &Cancel,
+) -> Result<()> {
     if bytes.len() > INLINE_BYTES {
         // SAFETY: the slice is readable until this returns, and the caller's stream touches the target.
-        return unsafe { runtime.uploader.copy(queue, address, bytes.as_ptr(), bytes.len()) };
+        return unsafe { runtime.uploader.copy(queue, address, (bytes.as_ptr(), bytes.len()), cancel) };
     }
     let own = bytes.to_vec();
     let context = queue.context();
@@ -132,6 +148,7 @@ fn up(
     queue: &Arc<Queue>,
     to: (&DeviceMemory, &Span),
     from: &Span,
+    cancel: &Cancel,
 ) -> Result<Option<Buffer>> {
     let (target, span) = to;
     target.touch(queue)?;
@@ -141,7 +158,7 @@ fn up(
         let _shared = from.buffer.read_access()?;
         // SAFETY: the span lies inside memory that may be read, and its guard is held until this returns.
         let bytes = unsafe { std::slice::from_raw_parts(source, span.len) };
-        send(runtime, queue, target.address() + span.offset as u64, bytes)?;
+        send(runtime, queue, target.address() + span.offset as u64, bytes, cancel)?;
         return Ok(None);
     }
     let context = queue.context();
@@ -157,11 +174,21 @@ fn up(
     Ok(Some(from.buffer.clone()))
 }
 
-fn down(queue: &Arc<Queue>, to: &Span, from: (&DeviceMemory, &Span)) -> Result<Option<Buffer>> {
+fn down(
+    queue: &Arc<Queue>,
+    to: &Span,
+    from: (&DeviceMemory, &Span),
+    cancel: &Cancel,
+) -> Result<Option<Buffer>> {
     let (source, span) = from;
     source.touch(queue)?;
     let target = host_address(queue, to)?;
-    let _exclusive = if is_pinned(to) { None } else { Some(to.buffer.write_access()?) };
+    let is_pinned = is_pinned(to);
+    if !is_pinned && cancel.is_possible() {
+        // The driver itself waits for the work before a copy to ordinary memory.
+        queue.synchronize_unless(cancel)?;
+    }
+    let _exclusive = if is_pinned { None } else { Some(to.buffer.write_access()?) };
     let context = queue.context();
     context.enter()?;
     // SAFETY: as in `up`, the other way round; pinned memory and buffers with a guard allow writing.
@@ -204,9 +231,9 @@ fn between(
 
 /// Host to host: the stream's earlier work may write the source or read the destination, so it is
 /// finished first.
-fn host(queue: &Arc<Queue>, to: &Span, from: &Span) -> Result<()> {
+fn host(queue: &Arc<Queue>, to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
     let (target, source) = (host_address(queue, to)?, host_address(queue, from)?);
-    queue.synchronize()?;
+    queue.synchronize_unless(cancel)?;
     let _exclusive = to.buffer.write_access()?;
     let _shared = if from.buffer.same_memory(&to.buffer) { None } else { Some(from.buffer.read_access()?) };
     // SAFETY: both spans lie inside memory that their buffers keep alive and the guards protect; `copy`

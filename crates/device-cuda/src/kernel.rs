@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
-use device::{Buffer, Charge, Error, Ledger, Operand, Result};
+use device::{Buffer, Cancel, Charge, Error, Ledger, Operand, Result};
 
 use crate::compile::Compiler;
 use crate::context::{Context, Properties, lock};
@@ -23,6 +23,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) ledger: &'a Ledger,
     /// The operation's name.
     pub(crate) op: &'static str,
+    /// What ends the parts of an operation that the host does.
+    pub(crate) cancel: &'a Cancel,
 }
 
 impl Launch<'_> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Buffer, Charge, Error, Ledger, Memory, Result, Span};
+use device::{Buffer, Cancel, Charge, Error, Ledger, Memory, Result, Span};
 use meta::{DType, DeviceId};
 
 use crate::blas::{Epilogue, Matrix, Places, Prepared, Product, WORKSPACE_BYTES};
@@ -40,7 +40,7 @@ impl CudaBackend {
         let pageable = Buffer::over(Arc::new(vec![1u8; SAMPLE_BYTES]));
         let queue = Queue::open(&self.runtime.context)?;
         let rate = |to: &Buffer, from: &Buffer, repeats: usize| -> Result<f64> {
-            let once = |to: &Span, from: &Span| copy::copy(&self.runtime, &queue, to, from).map(drop);
+            let once = |to: &Span, from: &Span| copy::copy(&self.runtime, &queue, (to, from), &Cancel::NEVER).map(drop);
             let (to, from) = (to.whole(), from.whole());
             let timed = once(&to, &from)
                 .and_then(|()| self.seconds(&queue, || (0..repeats).try_for_each(|_| once(&to, &from))));

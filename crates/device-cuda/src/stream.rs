@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUstream;
-use device::{Buffer, Error, Event, EventBackend, Ledger, OpCall, Result, Span, StreamBackend};
+use device::{Buffer, Cancel, Error, Event, EventBackend, Ledger, OpCall, Result, Span, StreamBackend};
 
 use crate::context::{Context, EventHandle, EventKind, lock};
 use crate::kernel::Launch;
@@ -78,6 +78,11 @@ impl Queue {
         self.context.enter()?;
         self.context.check("queued work", self.context.driver().synchronize_stream(self.raw))
     }
+
+    /// The same, unless it is cancelled before.
+    pub(crate) fn synchronize_unless(&self, cancel: &Cancel) -> Result<()> {
+        if cancel.is_possible() { self.record()?.wait_unless(cancel) } else { self.synchronize() }
+    }
 }
 
 impl Drop for Queue {
@@ -117,7 +122,7 @@ impl CudaStream {
 }
 
 impl StreamBackend for CudaStream {
-    fn launch(&self, call: &OpCall) -> Result<()> {
+    fn launch(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {
         for operand in call.operands() {
             let memory = operand.buffer().memory().as_any().downcast_ref::<DeviceMemory>();
             let memory = memory.ok_or_else(|| Error::Device {
@@ -127,14 +132,19 @@ impl StreamBackend for CudaStream {
             })?;
             memory.touch(&self.queue)?;
         }
-        let launch =
-            Launch { runtime: &self.runtime, queue: &self.queue, ledger: &self.ledger, op: call.name() };
+        let launch = Launch {
+            runtime: &self.runtime,
+            queue: &self.queue,
+            ledger: &self.ledger,
+            op: call.name(),
+            cancel,
+        };
         ops::run(call, &launch)
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
         self.reap()?;
-        let host = copy::copy(&self.runtime, &self.queue, to, from)?;
+        let host = copy::copy(&self.runtime, &self.queue, (to, from), cancel)?;
         if let Some(buffer) = host {
             let event = self.queue.record()?;
             lock(&self.in_flight).push_back((event, buffer));
@@ -142,12 +152,12 @@ impl StreamBackend for CudaStream {
         Ok(())
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
-        copy::read(&self.queue, from, to)
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
+        copy::read(&self.queue, from, to, cancel)
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
-        copy::write(&self.runtime, &self.queue, to, from)
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
+        copy::write(&self.runtime, &self.queue, (to, from), cancel)
     }
 
     fn record(&self) -> Result<Event> {
@@ -160,16 +170,19 @@ impl StreamBackend for CudaStream {
         Ok(Event::new(Arc::new(CudaEvent(self.queue.record_timed()?))))
     }
 
-    fn wait(&self, event: &Event) -> Result<()> {
+    fn wait(&self, event: &Event, cancel: &Cancel) -> Result<()> {
         match event.backend().as_any().downcast_ref::<CudaEvent>() {
             Some(CudaEvent(own)) => self.queue.wait_event(own),
-            None => event.wait(),
+            None => event.wait_unless(cancel),
         }
     }
 
-    fn synchronize(&self) -> Result<()> {
-        let done = self.queue.synchronize();
-        lock(&self.in_flight).clear();
+    fn synchronize(&self, cancel: &Cancel) -> Result<()> {
+        let done = self.queue.synchronize_unless(cancel);
+        // Copies that nobody waits for any more still use their host buffers.
+        if done != Err(Error::Cancelled) {
+            lock(&self.in_flight).clear();
+        }
         done
     }
 }
@@ -193,8 +206,8 @@ impl EventBackend for CudaEvent {
         self.0.is_done()
     }
 
-    fn wait(&self) -> Result<()> {
-        self.0.wait()
+    fn wait(&self, cancel: &Cancel) -> Result<()> {
+        self.0.wait_unless(cancel)
     }
 
     fn seconds_since(&self, earlier: &Event) -> Result<Option<f64>> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use device::{Memory, Result};
+use device::{Cancel, Memory, Result};
 
 use crate::context::{Context, EventHandle, lock};
 use crate::memory::PinnedMemory;
@@ -47,17 +47,22 @@ impl Source {
 }
 
 impl Uploader {
-    /// Queues the copy. All bytes have left the source when this returns.
+    /// Queues the copy. All bytes have left the source when this returns, unless it was cancelled; then some are left out.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes, and `to` device memory of that size that work queued on the
     /// stream may write.
-    pub(crate) unsafe fn copy(&self, queue: &Arc<Queue>, to: u64, from: *const u8, len: usize) -> Result<()> {
+    pub(crate) unsafe fn copy(
+        &self,
+        queue: &Arc<Queue>,
+        to: u64,
+        (from, len): (*const u8, usize),
+        cancel: &Cancel,
+    ) -> Result<()> {
         let (source, next) = (Source(from), AtomicUsize::new(0));
         let count = len.div_ceil(CHUNK_BYTES);
         let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(count);
-        let work = || -> Result<()> {
-            let mut chunks = Vec::new();
+        let send_all = |chunks: &mut Vec<Chunk>| -> Result<()> {
             for turn in 0.. {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= count {
@@ -66,13 +71,20 @@ impl Uploader {
                 if chunks.len() < CHUNKS_PER_THREAD {
                     chunks.push(self.take(queue.context())?);
                 }
-                let place = turn % CHUNKS_PER_THREAD;
+                let chunk = &mut chunks[turn % CHUNKS_PER_THREAD];
                 let start = index * CHUNK_BYTES;
                 let bytes = CHUNK_BYTES.min(len - start);
-                chunks[place].send(queue, to + start as u64, source.at(start), bytes)?;
+                chunk.wait(cancel)?;
+                chunk.send(queue, to + start as u64, source.at(start), bytes)?;
             }
-            lock(&self.spare).append(&mut chunks);
             Ok(())
+        };
+        let work = || -> Result<()> {
+            let mut chunks = Vec::new();
+            let sent = send_all(&mut chunks);
+            // Chunks that still travel are kept, too: who takes them waits for that.
+            lock(&self.spare).append(&mut chunks);
+            sent
         };
         thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
@@ -98,11 +110,17 @@ impl Uploader {
 }
 
 impl Chunk {
-    /// Fills the chunk when its last copy is done, and queues the next.
-    fn send(&mut self, queue: &Arc<Queue>, to: u64, from: *const u8, bytes: usize) -> Result<()> {
-        if let Some(event) = self.travelling.take() {
-            event.wait()?;
+    /// Waits until its last copy is done.
+    fn wait(&mut self, cancel: &Cancel) -> Result<()> {
+        if let Some(event) = &self.travelling {
+            event.wait_unless(cancel)?;
+            self.travelling = None;
         }
+        cancel.check()
+    }
+
+    /// Fills the chunk, which nobody reads any more, and queues its copy.
+    fn send(&mut self, queue: &Arc<Queue>, to: u64, from: *const u8, bytes: usize) -> Result<()> {
         let Some(start) = self.memory.host_pointer() else { return Ok(()) };
         let context = queue.context();
         context.enter()?;

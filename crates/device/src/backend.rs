@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use meta::{DType, DeviceId};
 
-use crate::{Event, Ledger, OpCall, Result, SimSpec, Span};
+use crate::{Cancel, Event, Ledger, OpCall, Result, SimSpec, Span};
 
 /// One device, as its implementation sees it. [`Device`](crate::Device) adds the ledger in front.
 pub trait Backend: Send + Sync {
@@ -83,19 +83,21 @@ pub trait Backend: Send + Sync {
 /// Bytes that live elsewhere, such as in a mapped file.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// An in-order queue of work on one device.
+/// An in-order queue of work on one device. What takes long, or waits, fails with
+/// [`Error::Cancelled`](crate::Error::Cancelled) soon after it is cancelled. What it was about to write is undefined then;
+/// work that is queued goes on, and nothing that it uses is given to others before it is done.
 pub trait StreamBackend: Send + Sync {
     /// Queues an operation. The call has been validated.
-    fn launch(&self, call: &OpCall) -> Result<()>;
+    fn launch(&self, call: &OpCall, cancel: &Cancel) -> Result<()>;
 
     /// Queues a copy of bytes; both spans have the same length.
-    fn copy(&self, to: &Span, from: &Span) -> Result<()>;
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()>;
 
     /// Waits for all queued work, then reads device memory into the host's.
-    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()>;
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()>;
 
     /// Writes host memory into the device's after all queued work; the bytes may go once it returns.
-    fn write(&self, to: &Span, from: &[u8]) -> Result<()>;
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()>;
 
     /// Marks this point of the queue.
     fn record(&self) -> Result<Event>;
@@ -104,10 +106,10 @@ pub trait StreamBackend: Send + Sync {
     fn record_timed(&self) -> Result<Event>;
 
     /// Makes later work of this queue wait for an event of any device.
-    fn wait(&self, event: &Event) -> Result<()>;
+    fn wait(&self, event: &Event, cancel: &Cancel) -> Result<()>;
 
     /// Blocks until all queued work is done; returns the first error of any of it.
-    fn synchronize(&self) -> Result<()>;
+    fn synchronize(&self, cancel: &Cancel) -> Result<()>;
 }
 
 /// A point in a stream.
@@ -115,8 +117,8 @@ pub trait EventBackend: Send + Sync {
     /// Whether the work before it is done.
     fn is_done(&self) -> Result<bool>;
 
-    /// Blocks until the work before it is done; an error of that work is returned.
-    fn wait(&self) -> Result<()>;
+    /// Blocks until the work before it is done, or until it is cancelled; an error of that work is returned.
+    fn wait(&self, cancel: &Cancel) -> Result<()>;
 
     /// Seconds from another event to this one by the device's clock. None unless both are timed, done, and of
     /// the same clock.

@@ -76,6 +76,9 @@ pub enum Error {
     /// A shape without a byte size.
     #[error(transparent)]
     Size(#[from] SizeError),
+    /// The job that the work is for was asked to stop.
+    #[error("cancelled")]
+    Cancelled,
 }
 
 /// Too little memory, with every number needed to do something about it.

@@ -5,25 +5,28 @@ use std::any::Any;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::backend::{EventBackend, StreamBackend, StreamKind};
-use crate::{Event, OpCall, Result, Span};
+use crate::{Cancel, Event, OpCall, Result, Span};
 
-/// Does the work of a host stream, synchronously.
+/// Does the work of a host stream, synchronously: to its end, or until it is cancelled.
 pub trait HostExecutor: Send + Sync + 'static {
-    /// Runs an operation to its end.
-    fn run(&self, call: &OpCall) -> Result<()>;
+    /// Runs an operation.
+    fn run(&self, call: &OpCall, cancel: &Cancel) -> Result<()>;
 
     /// Copies bytes; both spans have the same length.
-    fn copy(&self, to: &Span, from: &Span) -> Result<()>;
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()>;
 
     /// Reads bytes of a span of the same length.
-    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()>;
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()>;
 
     /// Writes bytes of a span of the same length.
-    fn write(&self, to: &Span, from: &[u8]) -> Result<()>;
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()>;
 }
+
+/// How often who waits for an event looks whether it is cancelled.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A stream whose work the host does.
 pub struct HostStream {
@@ -35,6 +38,8 @@ struct Worker {
     commands: Option<Sender<Command>>,
     failure: Arc<Mutex<Option<crate::Error>>>,
     thread: Option<JoinHandle<()>>,
+    /// Set when the stream goes: nobody waits for the rest of its work, and who holds its events is told so.
+    gone: Cancel,
 }
 
 enum Command {
@@ -53,28 +58,28 @@ impl HostStream {
 }
 
 impl StreamBackend for HostStream {
-    fn launch(&self, call: &OpCall) -> Result<()> {
+    fn launch(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {
         match &self.worker {
-            None => self.executor.run(call),
+            None => self.executor.run(call, cancel),
             Some(worker) => worker.send(Command::Launch(Box::new(call.clone()))),
         }
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
         match &self.worker {
-            None => self.executor.copy(to, from),
+            None => self.executor.copy(to, from, cancel),
             Some(worker) => worker.send(Command::Copy(to.clone(), from.clone())),
         }
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
-        self.synchronize()?;
-        self.executor.read(from, to)
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
+        self.synchronize(cancel)?;
+        self.executor.read(from, to, cancel)
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
-        self.synchronize()?;
-        self.executor.write(to, from)
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
+        self.synchronize(cancel)?;
+        self.executor.write(to, from, cancel)
     }
 
     fn record(&self) -> Result<Event> {
@@ -91,15 +96,15 @@ impl StreamBackend for HostStream {
         self.record()
     }
 
-    fn wait(&self, event: &Event) -> Result<()> {
+    fn wait(&self, event: &Event, cancel: &Cancel) -> Result<()> {
         match &self.worker {
-            None => event.wait(),
+            None => event.wait_unless(cancel),
             Some(worker) => worker.send(Command::Wait(event.clone())),
         }
     }
 
-    fn synchronize(&self) -> Result<()> {
-        let waited = self.record()?.wait();
+    fn synchronize(&self, cancel: &Cancel) -> Result<()> {
+        let waited = self.record()?.wait_unless(cancel);
         match &self.worker {
             None => waited,
             // The failure is reported once; after that the stream works again.
@@ -112,13 +117,14 @@ impl Worker {
     fn start(executor: Arc<dyn HostExecutor>) -> Worker {
         let (commands, queue) = channel::<Command>();
         let failure = Arc::new(Mutex::new(None));
-        let seen = Arc::clone(&failure);
+        let gone = Cancel::default();
+        let (seen, cancel) = (Arc::clone(&failure), gone.clone());
         let thread = std::thread::spawn(move || {
             for command in queue {
-                perform(&*executor, &seen, command);
+                perform(&*executor, &seen, command, &cancel);
             }
         });
-        Worker { commands: Some(commands), failure, thread: Some(thread) }
+        Worker { commands: Some(commands), failure, thread: Some(thread), gone }
     }
 
     fn send(&self, command: Command) -> Result<()> {
@@ -136,6 +142,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        self.gone.cancel();
         self.commands = None;
         if let Some(thread) = self.thread.take() {
             // A panic of the executor has been printed by its thread; there is nothing to add here.
@@ -146,7 +153,12 @@ impl Drop for Worker {
 
 /// Does one command. After a failure the stream skips work until the failure has been reported, so
 /// that nothing computes on bytes that never came; events are always finished.
-fn perform(executor: &dyn HostExecutor, failure: &Mutex<Option<crate::Error>>, command: Command) {
+fn perform(
+    executor: &dyn HostExecutor,
+    failure: &Mutex<Option<crate::Error>>,
+    command: Command,
+    cancel: &Cancel,
+) {
     let failed = lock(failure).clone();
     let result = match (command, failed) {
         (Command::Record(event), failed) => {
@@ -154,9 +166,9 @@ fn perform(executor: &dyn HostExecutor, failure: &Mutex<Option<crate::Error>>, c
             return;
         }
         (_, Some(_)) => return,
-        (Command::Launch(call), None) => executor.run(&call),
-        (Command::Copy(to, from), None) => executor.copy(&to, &from),
-        (Command::Wait(event), None) => event.wait(),
+        (Command::Launch(call), None) => executor.run(&call, cancel),
+        (Command::Copy(to, from), None) => cancel.check().and_then(|()| executor.copy(&to, &from, cancel)),
+        (Command::Wait(event), None) => event.wait_unless(cancel),
     };
     if let Err(error) = result {
         *lock(failure) = Some(error);
@@ -186,13 +198,19 @@ impl EventBackend for HostEvent {
         lock(&self.outcome).clone().map_or(Ok(false), |(_, outcome)| outcome.map(|()| true))
     }
 
-    fn wait(&self) -> Result<()> {
+    fn wait(&self, cancel: &Cancel) -> Result<()> {
         let mut outcome = lock(&self.outcome);
         loop {
             if let Some((_, done)) = &*outcome {
                 return done.clone();
             }
-            outcome = self.finished.wait(outcome).unwrap_or_else(PoisonError::into_inner);
+            outcome = if cancel.is_possible() {
+                cancel.check()?;
+                let woken = self.finished.wait_timeout(outcome, LOOK_INTERVAL);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.finished.wait(outcome).unwrap_or_else(PoisonError::into_inner)
+            };
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod backend;
 mod buffer;
+mod cancel;
 mod device;
 mod error;
 mod host_stream;
@@ -25,6 +26,7 @@ pub use backend::{
     Backend, Description, EventBackend, Memory, MemoryInfo, SharedBytes, StreamBackend, StreamKind,
 };
 pub use buffer::{Buffer, ReadGuard, Span, WriteGuard};
+pub use cancel::Cancel;
 pub use device::Device;
 pub use error::{Error, OutOfMemory, Result};
 pub use host_stream::{HostExecutor, HostStream};

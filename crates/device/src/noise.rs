@@ -21,22 +21,35 @@ impl NormalGenerator {
 
     /// Fills `out` as one call of `randn` with that many values would.
     pub fn fill(&mut self, out: &mut [f32]) {
+        self.fill_while(out, || true);
+    }
+
+    /// The same for as long as it is `wanted`, which is asked every few milliseconds; whether all was filled.
+    pub fn fill_while(&mut self, out: &mut [f32], wanted: impl Fn() -> bool) -> bool {
+        /// Values between two questions, in whole groups.
+        const PART: usize = 1 << 18;
         if out.len() < 16 {
             out.iter_mut().for_each(|v| *v = self.one() as f32);
-            return;
+            return true;
         }
-        out.iter_mut().for_each(|v| *v = self.uniform24());
-        let whole = out.len() / 16 * 16;
-        let (groups, rest) = out.split_at_mut(whole);
-        let last = rest.len();
-        for group in groups.chunks_exact_mut(16) {
-            box_muller(group);
+        let (groups, rest) = out.split_at_mut(out.len() / 16 * 16);
+        for part in groups.chunks_mut(PART) {
+            if !wanted() {
+                return false;
+            }
+            for group in part.chunks_exact_mut(16) {
+                group.iter_mut().for_each(|v| *v = self.uniform24());
+                box_muller(group);
+            }
         }
-        if last != 0 {
+        if !rest.is_empty() {
+            // The last group is drawn anew, after the values that do not fill one.
+            rest.iter_mut().for_each(|v| *v = self.uniform24());
             let tail = out.len() - 16;
             out[tail..].iter_mut().for_each(|v| *v = self.uniform24());
             box_muller(&mut out[tail..]);
         }
+        true
     }
 
     fn uniform24(&mut self) -> f32 {
@@ -163,6 +176,21 @@ mod tests {
         let mut twister = Twister::new(5489);
         let value = (0..10_000).map(|_| twister.next()).last();
         assert_eq!(value, Some(4_123_659_995));
+    }
+
+    #[test]
+    fn filling_ends_when_it_is_not_wanted_any_more() {
+        let (mut whole, mut part) = (vec![0.0; 1 << 20], vec![0.0; 1 << 20]);
+        assert!(NormalGenerator::new(7).fill_while(&mut whole, || true));
+        let asked = std::cell::Cell::new(0);
+        let wanted = || {
+            asked.set(asked.get() + 1);
+            asked.get() < 3
+        };
+        assert!(!NormalGenerator::new(7).fill_while(&mut part, wanted));
+        let filled = part.iter().filter(|v| **v != 0.0).count();
+        assert!(filled > 1000 && filled < whole.len(), "{filled}");
+        assert_eq!(part[..1000], whole[..1000]);
     }
 
     #[test]

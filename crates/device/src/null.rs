@@ -13,7 +13,7 @@ use crate::backend::{
     Backend, Description, EventBackend, Memory, MemoryInfo, SharedBytes, StreamBackend, StreamKind,
 };
 use crate::buffer::ReadOnly;
-use crate::{Charge, Device, Event, Ledger, OpCall, Result, Span};
+use crate::{Cancel, Charge, Device, Event, Ledger, OpCall, Result, Span};
 
 /// Tells how many seconds a call would take.
 pub type OpSeconds = Arc<dyn Fn(&OpCall) -> f64 + Send + Sync>;
@@ -173,7 +173,7 @@ impl NullStream {
 }
 
 impl StreamBackend for NullStream {
-    fn launch(&self, call: &OpCall) -> Result<()> {
+    fn launch(&self, call: &OpCall, _cancel: &Cancel) -> Result<()> {
         self.counts.launches.fetch_add(1, Ordering::Relaxed);
         if let Some(Likeness { device, seconds }) = &self.like {
             let _held = self.charge_scratch(device, call)?;
@@ -182,18 +182,18 @@ impl StreamBackend for NullStream {
         Ok(())
     }
 
-    fn copy(&self, to: &Span, _from: &Span) -> Result<()> {
+    fn copy(&self, to: &Span, _from: &Span, _cancel: &Cancel) -> Result<()> {
         self.count_copied(to.len);
         Ok(())
     }
 
-    fn read(&self, _from: &Span, to: &mut [u8]) -> Result<()> {
+    fn read(&self, _from: &Span, to: &mut [u8], _cancel: &Cancel) -> Result<()> {
         self.count_copied(to.len());
         to.fill(0);
         Ok(())
     }
 
-    fn write(&self, _to: &Span, from: &[u8]) -> Result<()> {
+    fn write(&self, _to: &Span, from: &[u8], _cancel: &Cancel) -> Result<()> {
         self.count_copied(from.len());
         Ok(())
     }
@@ -206,7 +206,7 @@ impl StreamBackend for NullStream {
         Ok(Event::new(Arc::new(NullEvent { seconds: *self.clock() })))
     }
 
-    fn wait(&self, event: &Event) -> Result<()> {
+    fn wait(&self, event: &Event, cancel: &Cancel) -> Result<()> {
         match event.backend().as_any().downcast_ref::<NullEvent>() {
             // All clocks of null devices started together.
             Some(NullEvent { seconds }) => {
@@ -214,11 +214,11 @@ impl StreamBackend for NullStream {
                 *clock = clock.max(*seconds);
                 Ok(())
             }
-            None => event.wait(),
+            None => event.wait(cancel),
         }
     }
 
-    fn synchronize(&self) -> Result<()> {
+    fn synchronize(&self, _cancel: &Cancel) -> Result<()> {
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use meta::{ByteSize, DType, DeviceId};
 use crate::backend::SharedBytes;
 use crate::backend::{Backend, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
 use crate::buffer::ReadOnly;
-use crate::{Error, HostExecutor, HostStream, Ledger, OpCall, OutOfMemory, Result, Span};
+use crate::{Cancel, Error, HostExecutor, HostStream, Ledger, OpCall, OutOfMemory, Result, Span};
 
 /// What a simulated device has: `8gb@12gbps`, or `8gb@12gbps@2tflops` to slow computing down too, or
 /// `8gb@12gbps@f16` for one that keeps activations in f16 unless it is asked for f32.
@@ -229,38 +229,44 @@ struct Meter {
 const WAKE_UP_SLACK: Duration = Duration::from_millis(1);
 
 impl HostExecutor for Meter {
-    fn run(&self, call: &OpCall) -> Result<()> {
+    fn run(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {
         let start = Instant::now();
         match self.spec.activation {
-            None => self.executor.run(call)?,
-            Some(dtype) => rounding::run(call, dtype, &*self.memory, &*self.executor)?,
+            None => self.executor.run(call, cancel)?,
+            Some(dtype) => rounding::run(call, dtype, &*self.memory, &*self.executor, cancel)?,
         }
         if let Some(flops_per_s) = self.spec.flops_per_s {
-            sleep_until(start + Duration::from_secs_f64(call.flops() as f64 / flops_per_s));
+            let end = start + Duration::from_secs_f64(call.flops() as f64 / flops_per_s);
+            sleep_until(end, cancel)?;
         }
         Ok(())
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> Result<()> {
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
         let on_device = |span: &Span| span.buffer.device() != DeviceId::CPU;
         if !on_device(to) && !on_device(from) {
-            return self.executor.copy(to, from);
+            return self.executor.copy(to, from, cancel);
         }
-        self.metered(to.len, || self.executor.copy(to, from))
+        self.metered(to.len, cancel, || self.executor.copy(to, from, cancel))
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> Result<()> {
-        self.metered(from.len, || self.executor.read(from, to))
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
+        self.metered(from.len, cancel, || self.executor.read(from, to, cancel))
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> Result<()> {
-        self.metered(to.len, || self.executor.write(to, from))
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
+        self.metered(to.len, cancel, || self.executor.write(to, from, cancel))
     }
 }
 
 impl Meter {
     /// Does a transfer and lets it take as long as the link needs, after the transfers before it.
-    fn metered(&self, bytes: usize, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn metered(
+        &self,
+        bytes: usize,
+        cancel: &Cancel,
+        transfer: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let now = Instant::now();
         let mut free_at = self.link_free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let start = if *free_at + WAKE_UP_SLACK < now { now } else { *free_at };
@@ -268,20 +274,23 @@ impl Meter {
         *free_at = end;
         drop(free_at);
         transfer()?;
-        sleep_until(end);
-        Ok(())
+        sleep_until(end, cancel)
     }
 }
 
-/// Sleeps, and spins through the last stretch, which sleep overshoots.
-fn sleep_until(end: Instant) {
+/// Sleeps, unless it is cancelled, and spins through the last stretch, which sleep overshoots.
+fn sleep_until(end: Instant, cancel: &Cancel) -> Result<()> {
     const SPIN: Duration = Duration::from_micros(150);
-    if let Some(rest) = end.checked_duration_since(Instant::now() + SPIN) {
-        std::thread::sleep(rest);
+    /// What is slept at once where it can be cancelled.
+    const NAP: Duration = Duration::from_millis(10);
+    while let Some(rest) = end.checked_duration_since(Instant::now() + SPIN) {
+        cancel.check()?;
+        std::thread::sleep(if cancel.is_possible() { rest.min(NAP) } else { rest });
     }
     while Instant::now() < end {
         std::hint::spin_loop();
     }
+    Ok(())
 }
 
 #[cfg(test)]

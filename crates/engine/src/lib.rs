@@ -204,6 +204,12 @@ impl Engine {
         }))
     }
 
+    /// Ends the running job and starts no other. Returns at once. The job goes back to those that wait, and the next start
+    /// runs it; those that are sent from now on wait, too.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
     /// Asks for memory; done between jobs. Returns at once.
     pub fn free(&self, request: FreeRequest) {
         self.shared.free(request);

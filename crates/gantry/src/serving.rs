@@ -4,6 +4,7 @@ mod log;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use device::Device;
@@ -92,6 +93,19 @@ pub(crate) fn preview_method(name: PreviewName) -> PreviewMethod {
         PreviewName::None => PreviewMethod::None,
         PreviewName::Auto | PreviewName::Latent2rgb | PreviewName::Taesd => PreviewMethod::LatentToRgb,
     }
+}
+
+/// How long the process goes on after it was asked to end.
+const GRACE: Duration = Duration::from_millis(1700);
+
+/// Ends the process soon, whatever still runs: by then jobs have stopped, unless a node does not look whether it is to.
+/// Queue and history are in the database, and a job that runs now runs again at the next start.
+pub(crate) fn exit_soon() {
+    std::thread::spawn(|| {
+        std::thread::sleep(GRACE);
+        tracing::warn!("something did not stop in time; the next start runs its job again");
+        std::process::exit(0);
+    });
 }
 
 /// Makes a folder empty: what previews left behind is nobody's.

@@ -7,6 +7,7 @@ mod gate;
 mod key;
 mod live;
 mod run;
+mod runner;
 mod schedule;
 mod supply;
 
@@ -21,7 +22,8 @@ use crate::value::NodeId;
 use cache::Cache;
 use key::KeyMaker;
 use live::Classes;
-use run::Run;
+use run::{Lasting, Run};
+use runner::Runner;
 
 /// How long outputs of nodes are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -58,20 +60,31 @@ pub struct Executor {
     catalogue: Arc<Catalogue>,
     cache: Cache,
     key_maker: KeyMaker,
+    runner: Runner,
 }
 
 impl Executor {
     /// An executor with nothing cached.
     #[must_use]
     pub fn new(catalogue: Arc<Catalogue>, mode: CacheMode) -> Executor {
-        Executor { catalogue, cache: Cache::new(mode), key_maker: KeyMaker::default() }
+        Executor {
+            catalogue,
+            cache: Cache::new(mode),
+            key_maker: KeyMaker::default(),
+            runner: Runner::default(),
+        }
     }
 
     /// Runs a prompt to its end.
     pub fn run(&mut self, mut request: RunRequest) -> RunReport {
         let outputs = std::mem::take(&mut request.outputs);
         let classes = Classes::new(Arc::clone(&self.catalogue));
-        Run::new(request, classes, &mut self.cache, &mut self.key_maker).finish(&outputs)
+        let lasting = Lasting {
+            cache: &mut self.cache,
+            key_maker: &mut self.key_maker,
+            runner: &mut self.runner,
+        };
+        Run::new(request, classes, lasting).finish(&outputs)
     }
 
     /// Forgets all outputs.

@@ -22,6 +22,7 @@ mod prompt;
 mod proof;
 mod schema;
 mod value;
+mod wanted;
 
 pub use catalogue::Catalogue;
 pub use class::{
@@ -35,3 +36,4 @@ pub use prompt::{Prompt, PromptNode, link_of};
 pub use proof::{Accepted, ErrorDetail, NodeErrors, NodeProblems, Rejected, validate};
 pub use schema::{Autogrow, GrowingNames, Hidden, Input, Kind, Output, Schema};
 pub use value::{Link, NodeId, Object, Value};
+pub use wanted::{Wanted, still_wanted};

@@ -14,6 +14,12 @@ pub type NodeId = Arc<str>;
 pub trait Object: Any + Send + Sync + fmt::Debug {
     /// A short line for people: what it is, and its size. It is shown when a node fails.
     fn describe(&self) -> String;
+
+    /// Whether it still stands for what it was made of. One that does not, such as a model whose file has changed since,
+    /// is made anew by the next prompt instead of being taken from the cache.
+    fn is_current(&self) -> bool {
+        true
+    }
 }
 
 /// One value on a link.
@@ -58,6 +64,15 @@ impl Value {
     #[must_use]
     pub fn is_none(&self) -> bool {
         matches!(self, Value::Literal(Literal::Null))
+    }
+
+    /// Whether it still stands for what it was made of.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        match self {
+            Value::Object(object) => object.is_current(),
+            Value::Literal(_) | Value::Blocker(_) => true,
+        }
     }
 
     /// A short line for people.

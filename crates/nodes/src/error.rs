@@ -69,6 +69,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 enum Cause<'a> {
     Cancelled,
     OutOfMemory(&'a OutOfMemory),
+    /// A file changed or lost parts while it was used.
+    ChangedFile,
 }
 
 impl Error {
@@ -81,9 +83,22 @@ impl Error {
         }
     }
 
+    /// Whether the job is to end.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self.cause(), Some(Cause::Cancelled))
+    }
+
+    /// Whether a model's file changed or lost parts while it was used: it has to be opened anew.
+    #[must_use]
+    pub fn is_changed_file(&self) -> bool {
+        matches!(self.cause(), Some(Cause::ChangedFile))
+    }
+
     fn cause(&self) -> Option<Cause<'_>> {
         match self {
-            Error::Device(error) => of_device(error),
+            Error::Device(error) | Error::Patch(patch::Error::Device(error)) => of_device(error),
+            Error::Checkpoint(error) => of_file(error),
             Error::Residency(error) => of_residency(error),
             Error::Models(models::Error::Residency(error)) => of_residency(error),
             Error::Models(models::Error::Device(error)) => of_device(error),
@@ -100,14 +115,21 @@ impl Error {
 fn of_device(error: &device::Error) -> Option<Cause<'_>> {
     match error {
         device::Error::OutOfMemory(short) => Some(Cause::OutOfMemory(short)),
+        device::Error::Cancelled => Some(Cause::Cancelled),
         _ => None,
     }
+}
+
+fn of_file(error: &checkpoint::Error) -> Option<Cause<'_>> {
+    use checkpoint::Error::{Changed, LengthChanged};
+    matches!(error, Changed { .. } | LengthChanged { .. }).then_some(Cause::ChangedFile)
 }
 
 fn of_residency(error: &residency::Error) -> Option<Cause<'_>> {
     match error {
         residency::Error::Cancelled => Some(Cause::Cancelled),
-        residency::Error::Device(error) => of_device(error),
+        residency::Error::Device(error) | residency::Error::Patch(patch::Error::Device(error)) => of_device(error),
+        residency::Error::File { source, .. } => of_file(source),
         _ => None,
     }
 }
@@ -117,6 +139,7 @@ impl From<Error> for Failure {
         match error.cause() {
             Some(Cause::Cancelled) => return Failure::Interrupted,
             Some(Cause::OutOfMemory(short)) => return Failure::OutOfMemory(short.to_string()),
+            Some(Cause::ChangedFile) => return Failure::error("OSError", error.to_string()),
             None => {}
         }
         let kind = match &error {
@@ -148,6 +171,9 @@ mod tests {
     #[test]
     fn what_is_cancelled_is_interrupted_and_what_is_short_has_its_numbers() {
         let cancelled = Error::Models(residency::Error::Cancelled.into());
+        assert_eq!(Failure::from(cancelled), Failure::Interrupted);
+        let cancelled = Error::Models(models::Error::Device(device::Error::Cancelled));
+        assert!(cancelled.is_cancelled());
         assert_eq!(Failure::from(cancelled), Failure::Interrupted);
         let short = OutOfMemory {
             device: DeviceId::CPU,

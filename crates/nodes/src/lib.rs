@@ -24,6 +24,7 @@ mod testing;
 mod text;
 mod vae;
 mod vision;
+mod wanted;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@
 //! A handle holds all that is needed to load its model again, so outputs of loader nodes stay good after a
 //! free request; the registry alone decides what is in memory.
 
+mod changed_files;
 mod class;
 mod footprint;
 mod handles;
@@ -181,7 +182,7 @@ impl Studio {
         files.retain(|_, open| open.file.strong_count() > 0);
         let now = modified(path);
         let known = files.get(path).filter(|open| open.modified == now).and_then(|open| open.file.upgrade());
-        if let Some(file) = known.filter(|file| file.verify_len().is_ok()) {
+        if let Some(file) = known.filter(|file| file.verify().is_ok()) {
             return Ok(file);
         }
         let file = Arc::new(match self.embedded.get(path) {

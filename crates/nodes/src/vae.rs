@@ -14,6 +14,7 @@ use crate::host::Samples;
 use crate::sampling_nodes::planes::dims;
 use crate::studio::{Network, Vae, Wanted, Work, class};
 use crate::value::{Image, LatentImage, Mask};
+use crate::wanted::still_wanted;
 use crate::{Error, Result, Studio};
 
 /// Adds the classes of this file.
@@ -228,6 +229,9 @@ fn grown(mask: &Mask, by: usize) -> Result<Mask> {
     let plane = mask.height * mask.width;
     for (at, value) in out.values.to_mut()?.iter_mut().enumerate() {
         let (item, y, x) = (at / plane.max(1), at / mask.width % mask.height, at % mask.width);
+        if x == 0 {
+            still_wanted()?;
+        }
         let near = |y: usize, x: usize| round(mask.values[item * plane + y * mask.width + x]);
         let sum: f32 = reach(y, mask.height)
             .flat_map(|y| reach(x, mask.width).map(move |x| (y, x)))

@@ -40,6 +40,10 @@ pub(crate) struct Florence2Handle {
 }
 
 impl Object for Florence2Handle {
+    fn is_current(&self) -> bool {
+        self.source.is_current()
+    }
+
     fn describe(&self) -> String {
         format!("vision model {}", self.source.name())
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use checkpoint::{Checkpoint, Entry};
+use checkpoint::{Checkpoint, Entry, EntryBytes};
 use meta::DType;
 
 use crate::group::{Group, Meaning};
@@ -128,8 +128,18 @@ impl PatchFile {
 
     /// Stored bytes of all patches.
     pub fn bytes(&self) -> u64 {
-        let adapters = self.changes.iter().flat_map(|change| change.weight.iter().chain(&change.bias));
-        adapters.map(|adapter| adapter.bytes()).sum()
+        self.adapters().map(|adapter| adapter.bytes()).sum()
+    }
+
+    /// Whether the file is as it was when it was opened. If it is not, it has to be opened anew.
+    pub fn is_unchanged(&self) -> bool {
+        let factors: Vec<&Factor> = self.adapters().flat_map(|adapter| adapter.factors()).collect();
+        let files = EntryBytes::one_of_each_file(factors.iter().map(|factor| factor.bytes()));
+        files.iter().all(|bytes| bytes.verify().is_ok())
+    }
+
+    fn adapters(&self) -> impl Iterator<Item = &Arc<Adapter>> {
+        self.changes.iter().flat_map(|change| change.weight.iter().chain(&change.bias))
     }
 }
 

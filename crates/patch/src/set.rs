@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use checkpoint::EntryBytes;
 use meta::Shape;
 
 use crate::factor::flat;
@@ -179,6 +180,13 @@ impl PatchSet {
     /// Stored bytes of all patches.
     pub fn bytes(&self) -> u64 {
         self.weights.values().flatten().map(Patch::bytes).sum()
+    }
+
+    /// Some bytes of each file that patches come from.
+    pub fn files(&self) -> Vec<EntryBytes> {
+        let adapters = self.weights.values().flatten().map(|patch| &patch.adapter);
+        let factors: Vec<_> = adapters.flat_map(|adapter| adapter.factors()).collect();
+        EntryBytes::one_of_each_file(factors.iter().map(|factor| factor.bytes()))
     }
 
     /// Stands for the whole set, the same in every run: two sets with the same signature change a model in the same

@@ -83,7 +83,7 @@ pub enum Error {
         /// What it should be cast to.
         to: DType,
     },
-    /// The job was cancelled between two blocks.
+    /// The job was cancelled.
     #[error("cancelled")]
     Cancelled,
 }

@@ -44,6 +44,7 @@ pub use pressure::HostPressure;
 pub use profile::{BlockProfile, CopyProfile, StepProfile};
 pub use retention::Retention;
 pub use ring::StreamStats;
-pub use session::{Cancel, Lease, LinearPart, Session};
+pub use device::Cancel;
+pub use session::{Lease, LinearPart, Session};
 pub use snapshot::{Snapshot, SnapshotSeries};
 pub use store::{LoadOptions, Residency};

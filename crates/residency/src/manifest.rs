@@ -147,20 +147,24 @@ impl Manifest {
         (0..self.blocks.len()).map(|block| self.block_bytes(block)).sum()
     }
 
-    /// An error if a file no longer has the bytes that were mapped.
+    /// An error if a file is not as it was when it was opened.
     pub(crate) fn verify(&self) -> Result<()> {
-        // All weights of a file share its map, and asking costs a system call.
-        let mut files: Vec<&EntryBytes> = Vec::new();
-        for weight in &self.weights {
-            if files.iter().all(|file| !file.same_file(&weight.bytes)) {
-                weight
-                    .bytes
-                    .verify_len()
-                    .map_err(|source| Error::File { name: self.name.clone(), source })?;
-                files.push(&weight.bytes);
-            }
-        }
-        Ok(())
+        Manifest::files_of(&self.weights).iter().try_for_each(|bytes| self.verify_file(bytes))
+    }
+
+    /// Whether nobody found a file changed or damaged so far.
+    pub(crate) fn is_intact(&self) -> bool {
+        Manifest::files_of(&self.weights).iter().all(|bytes| bytes.check_intact().is_ok())
+    }
+
+    /// An error if the file of these bytes is not as it was when it was opened.
+    pub(crate) fn verify_file(&self, bytes: &EntryBytes) -> Result<()> {
+        bytes.verify().map_err(|source| Error::File { name: self.name.clone(), source })
+    }
+
+    /// One weight's bytes of each file that has some of these weights.
+    pub(crate) fn files_of<'a>(weights: impl IntoIterator<Item = &'a WeightSpec>) -> Vec<EntryBytes> {
+        EntryBytes::one_of_each_file(weights.into_iter().map(|weight| &weight.bytes))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::SystemTime;
 
-use device::Registry;
+use device::{Cancel, Registry};
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::Plan;
@@ -176,12 +176,19 @@ impl LoadedModel {
     }
 
     /// Makes the copies, out of bytes that were reserved. Whoever calls has the right to change them.
-    pub(crate) fn stage(&self, devices: &Registry, mut reserved: Reserved) -> Result<Arc<Staged>> {
+    pub(crate) fn stage(
+        &self,
+        devices: &Registry,
+        mut reserved: Reserved,
+        cancel: &Cancel,
+    ) -> Result<Arc<Staged>> {
         let places = (devices, self.source);
-        let staged = Staged::new(&self.manifest, &self.plan, places, &mut reserved, self.dtype)?;
+        let staged = Staged::new(&self.manifest, &self.plan, places, &mut reserved, self.dtype, cancel)?;
         let patches = self.lock().patches.clone();
         // What the patches take was reserved with the rest.
-        staged.patch(&self.manifest, &self.plan, &patches, &mut |_| Ok(std::mem::take(&mut reserved)))?;
+        staged.patch(&self.manifest, &self.plan, &patches, &mut |_| Ok(std::mem::take(&mut reserved)), cancel)?;
+        // Copies of a file that changed while they were made are worth nothing.
+        self.manifest.verify()?;
         let staged = Arc::new(staged);
         self.lock().staged = Some(Arc::clone(&staged));
         Ok(staged)
@@ -189,7 +196,12 @@ impl LoadedModel {
 
     /// Puts a patch set in force. Copies that exist are changed where the sets differ, unless a session uses them; the
     /// number of weights touched. Whoever calls has the right to change them.
-    pub(crate) fn patch(&self, patches: PatchSet, reserve: &mut Reserve<'_>) -> Result<usize> {
+    pub(crate) fn patch(
+        &self,
+        patches: PatchSet,
+        reserve: &mut Reserve<'_>,
+        cancel: &Cancel,
+    ) -> Result<usize> {
         let mut touched = 0;
         if let Some(staged) = self.staged() {
             if self.usage.sessions() > 0 {
@@ -199,7 +211,14 @@ impl LoadedModel {
                     reason: "a session is using it".into(),
                 }));
             }
-            touched = match staged.patch(&self.manifest, &self.plan, &patches, reserve) {
+            let patched = staged.patch(&self.manifest, &self.plan, &patches, reserve, cancel);
+            // Weights are staged again from their file, with what is read from others.
+            let patched = patched.and_then(|touched| {
+                self.manifest.verify()?;
+                let verify = |bytes: &checkpoint::EntryBytes| self.manifest.verify_file(bytes);
+                patches.files().iter().try_for_each(verify).map(|()| touched)
+            });
+            touched = match patched {
                 Ok(touched) => touched,
                 Err(error) => {
                     // Half patched is worse than not there: the next use stages it anew.

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use device::{Buffer, Device, Reservation};
+use checkpoint::EntryBytes;
+use device::{Buffer, Cancel, Device, Reservation};
 use meta::{DType, DeviceId, Encoding};
 use patch::{Beside, Merge, Patch, PatchSet};
 use placement::Plan;
@@ -70,6 +71,11 @@ impl Patching {
     /// The set that is in force.
     pub(crate) fn set(&self) -> &PatchSet {
         &self.set
+    }
+
+    /// Some bytes of each file that the patches come from.
+    pub(crate) fn files(&self) -> Vec<EntryBytes> {
+        self.set.files()
     }
 
     /// What is used beside or instead of a weight as it is kept.
@@ -165,6 +171,7 @@ impl Staged {
         plan: &Plan,
         patches: &PatchSet,
         reserve: &mut Reserve<'_>,
+        cancel: &Cancel,
     ) -> Result<usize> {
         let before = self.patching();
         let places = Places { manifest, plan, lanes: self.lanes() };
@@ -184,6 +191,7 @@ impl Staged {
         let wanted = bytes_for(to_stage.iter().copied())?;
         let mut reserved = reserve(&wanted)?;
         for (changed, restore) in to_stage.into_iter().zip(restore) {
+            cancel.check()?;
             self.stage_patches(&mut next, changed, restore, &mut reserved)?;
         }
         let merged = changed.iter().filter(|changed| Way::of(changed.spec, changed.lane) == Way::Merged);

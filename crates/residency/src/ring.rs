@@ -103,19 +103,19 @@ impl Ring {
 
     /// Makes later work of the compute stream wait until the block is in a slot, and starts the copies
     /// of the blocks after it. Answers the slot, which stays as it is until it is released.
-    pub(crate) fn acquire(&self, position: usize) -> Result<(usize, Buffer)> {
+    pub(crate) fn acquire(&self, position: usize, compute: &Stream) -> Result<(usize, Buffer)> {
         let (slot, arrived, inherited) = self.place(position)?;
-        let Err(error) = self.wait(&arrived) else { return Ok((slot, self.slots[slot].clone())) };
-        self.give_up(slot);
+        let Err(error) = self.wait(&arrived, compute) else { return Ok((slot, self.slots[slot].clone())) };
+        self.give_up(slot, &error);
         // A copy that failed for an earlier session is no failure of this one.
-        if !inherited {
+        if !inherited || error == Error::Cancelled {
             return Err(error);
         }
         let (slot, arrived, _) = self.place(position)?;
-        match self.wait(&arrived) {
+        match self.wait(&arrived, compute) {
             Ok(()) => Ok((slot, self.slots[slot].clone())),
             Err(error) => {
-                self.give_up(slot);
+                self.give_up(slot, &error);
                 Err(error)
             }
         }
@@ -144,8 +144,12 @@ impl Ring {
     }
 
     /// After a failed copy nothing in the slots can be trusted; the copy stream works again once it has
-    /// told its failure.
-    fn give_up(&self, slot: usize) {
+    /// told its failure. Copies for a job that does not wait for them go on.
+    fn give_up(&self, slot: usize, error: &Error) {
+        if *error == Error::Cancelled {
+            self.lock().slots[slot].leases -= 1;
+            return;
+        }
         // The failure is the one that the waiting just returned.
         let _ = self.copies.synchronize();
         let mut state = self.lock();
@@ -259,12 +263,12 @@ impl Ring {
     }
 
     /// Lets the compute stream wait; if the host has to wait for it, that is a stall.
-    fn wait(&self, arrived: &Event) -> Result<()> {
+    fn wait(&self, arrived: &Event, compute: &Stream) -> Result<()> {
         if arrived.is_done()? {
             return Ok(());
         }
         let start = Instant::now();
-        self.compute.wait(arrived)?;
+        compute.wait(arrived)?;
         let mut stats = lock(&self.stats);
         stats.stalls += 1;
         stats.stalled += start.elapsed();

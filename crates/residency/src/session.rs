@@ -1,9 +1,12 @@
 //! Sessions and leases: how a model's forward pass gets its weights, block by block.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use checkpoint::EntryBytes;
+use device::Cancel;
+use meta::{DeviceId, DeviceKind};
 use tensor::{Activation, Lane, Tensor, Weight};
 
 use crate::claim::Reference;
@@ -13,29 +16,6 @@ use crate::patching::{Patched, Patching, merge_exactly};
 use crate::staged::Staged;
 use crate::{Error, Result, StreamStats};
 
-/// Says that a job should stop; looked at before every lease.
-#[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
-
-impl Cancel {
-    /// Asks for the stop.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it was asked for.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl From<Arc<AtomicBool>> for Cancel {
-    /// A stop that whoever holds the flag asks for.
-    fn from(flag: Arc<AtomicBool>) -> Cancel {
-        Cancel(flag)
-    }
-}
-
 /// The use of a model whose copies are on their devices. They stay there while a session lives.
 pub struct Session {
     /// The patches in force; they stay while the session lives.
@@ -43,6 +23,10 @@ pub struct Session {
     staged: Arc<Staged>,
     model: Arc<LoadedModel>,
     cancel: Cancel,
+    /// Where blocks compute; their work ends when the job is cancelled.
+    lanes: BTreeMap<DeviceId, Lane>,
+    /// Of each file that is read while the session lives, some bytes.
+    files: Vec<EntryBytes>,
     // Dropped last: when the model is no longer in use, its copies are no longer held here.
     _reference: Reference,
 }
@@ -55,7 +39,20 @@ impl Session {
         reference: Reference,
     ) -> Session {
         staged.begin_session();
-        Session { patching: staged.patching(), staged, model, cancel, _reference: reference }
+        let lanes = staged.lanes().iter().map(|(id, lane)| (*id, lane.with_cancel(&cancel))).collect();
+        let patching = staged.patching();
+        let manifest = model.manifest();
+        let on_host = model.plan().blocks.iter().enumerate();
+        let on_host = on_host.filter(|(_, block)| block.home.kind == DeviceKind::Cpu);
+        let mut files = Manifest::files_of(on_host.flat_map(|(index, _)| manifest.weights_of(index)));
+        files.extend(patching.files());
+        Session { patching, staged, model, cancel, lanes, files, _reference: reference }
+    }
+
+    /// An error if a file that weights were read from while the session lived changed meanwhile, or had parts that could
+    /// not be read. What came of the session may be trusted only after this.
+    pub fn verify(&self) -> Result<()> {
+        self.files.iter().try_for_each(|bytes| self.manifest().verify_file(bytes))
     }
 
     /// The model's manifest.
@@ -79,9 +76,10 @@ impl Session {
         if self.cancel.is_cancelled() {
             return Err(Error::Cancelled);
         }
+        self.check_files()?;
         let lane = self.lane_of(block)?;
         let wanted = lane.stream().record_timed()?;
-        let (weights, slot) = self.staged.acquire(self.manifest(), block, &self.patching)?;
+        let (weights, slot) = self.staged.acquire(self.manifest(), block, (&self.patching, lane.stream()))?;
         let copy = slot.and_then(|slot| self.staged.copy_marks(slot));
         let lease = Lease { session: self, block, lane, weights, slot };
         self.staged.recorder().lease(block, lane.stream(), wanted, copy)?;
@@ -100,7 +98,15 @@ impl Session {
         if block >= self.manifest().blocks().len() {
             return Err(missing());
         }
-        self.staged.lane(block, self.model.plan().compute).ok_or_else(missing)
+        let id = self.staged.runs_on(block, self.model.plan().compute);
+        self.lanes.get(&id).ok_or_else(missing)
+    }
+
+    /// An error if a file that the session reads is known to be damaged. It asks no system, so every lease does.
+    fn check_files(&self) -> Result<()> {
+        let name = || self.manifest().name().to_owned();
+        let check = |bytes: &EntryBytes| bytes.check_intact().map_err(|source| Error::File { name: name(), source });
+        self.files.iter().try_for_each(check)
     }
 }
 

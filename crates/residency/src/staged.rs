@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use device::{Buffer, Device, Registry, StreamKind};
+use device::{Buffer, Cancel, Device, Registry, Stream, StreamKind};
 use meta::{DType, DeviceId, DeviceKind, Encoding};
 use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
@@ -45,6 +45,7 @@ impl Staged {
         (devices, source): (&Registry, HostSource),
         reserved: &mut Reserved,
         dtype: Option<DType>,
+        cancel: &Cancel,
     ) -> Result<Staged> {
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
@@ -55,6 +56,7 @@ impl Staged {
             source,
             reserved,
             copies: BTreeMap::new(),
+            cancel,
             waiting_bytes: needs::waiting(manifest, plan),
             waiting: BTreeMap::new(),
         };
@@ -91,21 +93,21 @@ impl Staged {
         Ok(Staged { layouts, blocks, ring, lanes, patching, recorder: Recorder::default() })
     }
 
-    /// The lane on which a block computes.
-    pub(crate) fn lane(&self, block: usize, compute: DeviceId) -> Option<&Lane> {
-        let device = match &self.blocks[block] {
+    /// The device on which a block computes.
+    pub(crate) fn runs_on(&self, block: usize, compute: DeviceId) -> DeviceId {
+        match &self.blocks[block] {
             StagedBlock::Resident { device, .. } => *device,
             StagedBlock::Streamed { .. } => compute,
-        };
-        self.lanes.get(&device)
+        }
     }
 
-    /// The block's weights where it computes, and the slot they are in if it is streamed.
+    /// The block's weights where it computes, and the slot they are in if it is streamed. Work that is queued on
+    /// `compute` after this finds them there.
     pub(crate) fn acquire(
         &self,
         manifest: &Manifest,
         block: usize,
-        patching: &Patching,
+        (patching, compute): (&Patching, &Stream),
     ) -> Result<(Vec<Weight>, Option<usize>)> {
         match (&self.blocks[block], &self.ring) {
             (StagedBlock::Resident { weights, .. }, _) => {
@@ -115,7 +117,7 @@ impl Staged {
                 Ok((weights.iter().enumerate().map(own).collect(), None))
             }
             (StagedBlock::Streamed { position }, Some(ring)) => {
-                let (slot, buffer) = ring.acquire(*position)?;
+                let (slot, buffer) = ring.acquire(*position, compute)?;
                 match self.layouts[block].weights(manifest.weights_of(block), &buffer) {
                     Ok(weights) => Ok((weights, Some(slot))),
                     Err(error) => {
@@ -251,7 +253,8 @@ struct Staging<'a> {
     devices: &'a Registry,
     source: HostSource,
     reserved: &'a mut Reserved,
-    copies: BTreeMap<DeviceId, device::Stream>,
+    copies: BTreeMap<DeviceId, Stream>,
+    cancel: &'a Cancel,
     /// How many bytes wait to be cast on each device, and where.
     waiting_bytes: Bytes,
     waiting: BTreeMap<DeviceId, Buffer>,
@@ -308,7 +311,7 @@ impl Staging<'_> {
         let stream = match self.copies.get(&home) {
             Some(stream) => stream.clone(),
             None => {
-                let stream = device.open_stream(StreamKind::Copy)?;
+                let stream = device.open_stream(StreamKind::Copy)?.with_cancel(self.cancel);
                 self.copies.insert(home, stream.clone());
                 stream
             }
@@ -341,7 +344,7 @@ impl Staging<'_> {
     /// Waits until every block is at home.
     fn finish(&mut self) -> Result<()> {
         let results: Vec<device::Result<()>> =
-            self.copies.values().map(device::Stream::synchronize).collect();
+            self.copies.values().map(Stream::synchronize).collect();
         self.waiting.clear();
         results.into_iter().try_for_each(|result| Ok(result?))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use device::{OutOfMemory, Registry};
+use device::{Cancel, OutOfMemory, Registry};
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::{BlockSpec, DeviceSpec, Plan, PlanRequest};
@@ -15,7 +15,7 @@ use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
 use crate::needs::{self, Bytes};
 use crate::patching::Reserved;
-use crate::session::{Cancel, Session};
+use crate::session::Session;
 use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, StepProfile};
 
 /// Snapshots that are kept.
@@ -130,7 +130,7 @@ impl Residency {
         let changing = model.change();
         let staged = match model.staged() {
             Some(staged) => staged,
-            None => model.stage(&self.devices, self.reserve(&model)?)?,
+            None => model.stage(&self.devices, self.reserve(&model)?, cancel)?,
         };
         drop(changing);
         Ok(Session::new(model, staged, cancel.clone(), reference))
@@ -138,9 +138,20 @@ impl Residency {
 
     /// Puts a patch set in force for a model; the number of weights staged again.
     pub fn set_patches(&self, id: ModelId, patches: PatchSet) -> Result<usize> {
+        self.set_patches_unless(id, patches, &Cancel::NEVER)
+    }
+
+    /// The same, unless it is cancelled meanwhile.
+    pub fn set_patches_unless(&self, id: ModelId, patches: PatchSet, cancel: &Cancel) -> Result<usize> {
         let model = self.model(id)?;
         let _changing = model.change();
-        model.patch(patches, &mut |bytes| self.reserve_patches(&model, bytes))
+        model.patch(patches, &mut |bytes| self.reserve_patches(&model, bytes), cancel)
+    }
+
+    /// Whether nobody found a file of the model changed or damaged so far. One that is not intact has to be loaded anew
+    /// from a file that is opened anew.
+    pub fn is_intact(&self, id: ModelId) -> Result<bool> {
+        Ok(self.model(id)?.manifest().is_intact())
     }
 
     /// Whether a model is loaded.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use device::{
-    Backend, Description, Device, Error, Event, HostExecutor, Ledger, Memory, MemoryInfo, OpCall,
+    Backend, Cancel, Description, Device, Error, Event, HostExecutor, Ledger, Memory, MemoryInfo, OpCall,
     OutOfMemory, Registry, Span, StreamBackend, StreamKind,
 };
 use device_cpu::CpuBackend;
@@ -113,26 +113,26 @@ impl Backend for Faulty {
 }
 
 impl StreamBackend for FaultyStream {
-    fn launch(&self, call: &OpCall) -> device::Result<()> {
+    fn launch(&self, call: &OpCall, cancel: &Cancel) -> device::Result<()> {
         if self.launches.blows() {
             return Err(injected());
         }
-        self.inner.launch(call)
+        self.inner.launch(call, cancel)
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> device::Result<()> {
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> device::Result<()> {
         if self.copies.blows() {
             return Err(injected());
         }
-        self.inner.copy(to, from)
+        self.inner.copy(to, from, cancel)
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> device::Result<()> {
-        self.inner.read(from, to)
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> device::Result<()> {
+        self.inner.read(from, to, cancel)
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> device::Result<()> {
-        self.inner.write(to, from)
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> device::Result<()> {
+        self.inner.write(to, from, cancel)
     }
 
     fn record(&self) -> device::Result<Event> {
@@ -143,12 +143,12 @@ impl StreamBackend for FaultyStream {
         self.inner.record_timed()
     }
 
-    fn wait(&self, event: &Event) -> device::Result<()> {
-        self.inner.wait(event)
+    fn wait(&self, event: &Event, cancel: &Cancel) -> device::Result<()> {
+        self.inner.wait(event, cancel)
     }
 
-    fn synchronize(&self) -> device::Result<()> {
-        self.inner.synchronize()
+    fn synchronize(&self, cancel: &Cancel) -> device::Result<()> {
+        self.inner.synchronize(cancel)
     }
 }
 
@@ -159,23 +159,23 @@ struct FaultyExecutor {
 }
 
 impl HostExecutor for FaultyExecutor {
-    fn run(&self, call: &OpCall) -> device::Result<()> {
-        self.inner.run(call)
+    fn run(&self, call: &OpCall, cancel: &Cancel) -> device::Result<()> {
+        self.inner.run(call, cancel)
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> device::Result<()> {
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> device::Result<()> {
         if self.transfers.blows() {
             return Err(injected());
         }
-        self.inner.copy(to, from)
+        self.inner.copy(to, from, cancel)
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> device::Result<()> {
-        self.inner.read(from, to)
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> device::Result<()> {
+        self.inner.read(from, to, cancel)
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> device::Result<()> {
-        self.inner.write(to, from)
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> device::Result<()> {
+        self.inner.write(to, from, cancel)
     }
 }
 

@@ -14,10 +14,24 @@ use crate::{Error, Latent};
 /// With `batch_indices`, item `i` of the result is the noise that item `batch_indices[i]` of a larger
 /// batch would get when drawn item by item; repeated indices give equal noise.
 pub fn prepare_noise(seed: u64, shape: &[usize], batch_indices: Option<&[usize]>) -> Result<Latent, Error> {
+    prepare_noise_while(seed, shape, batch_indices, || true)
+}
+
+/// The same for as long as it is `wanted`, which is asked every few milliseconds; else [`Error::Cancelled`].
+pub fn prepare_noise_while(
+    seed: u64,
+    shape: &[usize],
+    batch_indices: Option<&[usize]>,
+    wanted: impl Fn() -> bool,
+) -> Result<Latent, Error> {
     let mut generator = NormalGenerator::new(seed);
     let mut noise = Latent::zeros(shape);
+    let mut fill = |values: &mut [f32]| match generator.fill_while(values, &wanted) {
+        true => Ok(()),
+        false => Err(Error::Cancelled { steps_done: 0, steps: 0 }),
+    };
     let Some(indices) = batch_indices else {
-        generator.fill(noise.values_mut());
+        fill(noise.values_mut())?;
         return Ok(noise);
     };
     let item_len: usize = shape.iter().skip(1).product();
@@ -28,7 +42,7 @@ pub fn prepare_noise(seed: u64, shape: &[usize], batch_indices: Option<&[usize]>
     }
     let mut item = vec![0.0; item_len];
     for drawn in 0..=indices.iter().copied().max().unwrap_or(0) {
-        generator.fill(&mut item);
+        fill(&mut item)?;
         for (at, _) in indices.iter().enumerate().filter(|(_, wanted)| **wanted == drawn) {
             noise.values_mut()[at * item_len..][..item_len].copy_from_slice(&item);
         }

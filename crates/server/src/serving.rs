@@ -19,7 +19,9 @@ use crate::hub::{Audience, Hub};
 use crate::listen::{self, Connections};
 
 /// How long a stop waits for requests that are being answered.
-const STOP_TIME: Duration = Duration::from_secs(5);
+const STOP_TIME: Duration = Duration::from_secs(1);
+/// How long it then waits for work on other threads, which cannot be ended.
+const THREADS_STOP_TIME: Duration = Duration::from_millis(300);
 /// Threads for requests. Work that takes long is done on others.
 const WORKERS: usize = 2;
 /// Threads for work that takes long: the database, files, lists of files.
@@ -119,8 +121,9 @@ impl Server {
         &self.hub
     }
 
-    /// Takes no more connections, lets requests end, and closes what remains after a few seconds.
+    /// Ends the running job, takes no more connections, lets requests end, and closes what remains after a second.
     pub async fn stop(mut self) {
+        self.engine.stop();
         // Nobody may be listening any more; then there is nobody to tell.
         let _ = self.stop.send(true);
         while self.listeners.join_next().await.is_some() {}
@@ -171,7 +174,7 @@ pub fn serve(
         server.stop().await;
         Ok(())
     });
-    runtime.shutdown_timeout(STOP_TIME);
+    runtime.shutdown_timeout(THREADS_STOP_TIME);
     result
 }
 

@@ -1,7 +1,7 @@
 //! Lanes: where computing happens.
 
 use device::op::{Copy, NormalNoise};
-use device::{Device, Error, OpCall, Operand, Result, Stream};
+use device::{Cancel, Device, Error, OpCall, Operand, Result, Span, Stream};
 use meta::{DType, Encoding, Shape};
 
 use crate::{Tensor, Weight};
@@ -58,7 +58,13 @@ impl Lane {
 
     /// The same lane with activations of another type.
     pub fn with_dtype(&self, dtype: DType) -> Result<Lane> {
-        Lane::new(&self.device, dtype)
+        Ok(Lane { stream: self.stream.clone(), ..Lane::new(&self.device, dtype)? })
+    }
+
+    /// The same lane for a job that can be cancelled; so are the tensors that are made on it and come of them.
+    #[must_use]
+    pub fn with_cancel(&self, cancel: &Cancel) -> Lane {
+        Lane { stream: self.stream.with_cancel(cancel), ..self.clone() }
     }
 
     /// A tensor with undefined contents.
@@ -81,14 +87,12 @@ impl Lane {
 
     /// These values in f32, as tables of angles are kept.
     pub fn tensor_f32(&self, shape: impl Into<Shape>, values: &[f32]) -> Result<Tensor> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.upload(DType::F32, shape.into(), &bytes)
+        self.upload(DType::F32, shape.into(), values, |value| value.to_le_bytes())
     }
 
     /// Indices into a table.
     pub fn ids(&self, shape: impl Into<Shape>, values: &[i32]) -> Result<Tensor> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.upload(DType::I32, shape.into(), &bytes)
+        self.upload(DType::I32, shape.into(), values, |value| value.to_le_bytes())
     }
 
     /// The same value everywhere; a view of one value.
@@ -118,9 +122,38 @@ impl Lane {
         self.stream.launch(&call.into())
     }
 
-    fn upload(&self, dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Tensor> {
+    /// Values in parts: a picture of any size passes through little memory, and can be cancelled meanwhile.
+    fn upload<T: std::marker::Copy>(
+        &self,
+        dtype: DType,
+        shape: Shape,
+        values: &[T],
+        bytes_of: impl Fn(T) -> [u8; 4],
+    ) -> Result<Tensor> {
         let out = self.empty_as(dtype, shape)?;
-        self.stream.write(&out.operand().span(), bytes)?;
+        let whole = out.operand().span();
+        if whole.len != values.len() * 4 {
+            return Err(Error::Operand {
+                op: "upload",
+                operand: "values",
+                expected: format!("{} for the shape {shape}", whole.len / 4),
+                got: values.len().to_string(),
+            });
+        }
+        let mut bytes = Vec::with_capacity(4 * values.len().min(PART_VALUES));
+        for (index, part) in values.chunks(PART_VALUES).enumerate() {
+            bytes.clear();
+            bytes.extend(part.iter().flat_map(|value| bytes_of(*value)));
+            self.stream.write(&part_of(&whole, index, bytes.len()), &bytes)?;
+        }
         Ok(out)
     }
+}
+
+/// Values that are moved between host and device at once.
+pub(crate) const PART_VALUES: usize = 4 << 20;
+
+/// The part of a span of f32 values with this number, so many bytes long.
+pub(crate) fn part_of(whole: &Span, index: usize, bytes: usize) -> Span {
+    Span { buffer: whole.buffer.clone(), offset: whole.offset + index * PART_VALUES * 4, len: bytes }
 }

@@ -7,6 +7,7 @@ use device::{Operand, Result};
 use meta::{DType, Shape};
 
 use crate::Lane;
+use crate::lane::{PART_VALUES, part_of};
 
 /// Values on a device, and the lane they compute on.
 #[derive(Clone)]
@@ -149,10 +150,16 @@ impl Tensor {
     /// All values on the host, in f32, in order.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let plain = self.cast(DType::F32)?.contiguous()?;
-        let mut bytes = vec![0; plain.operand.extent()];
-        self.lane.stream().read(&plain.operand.span(), &mut bytes)?;
-        let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        Ok(values.collect())
+        let whole = plain.operand.span();
+        let count = whole.len / 4;
+        let mut values = Vec::with_capacity(count);
+        let mut bytes = vec![0; 4 * count.min(PART_VALUES)];
+        for (index, start) in (0..count).step_by(PART_VALUES).enumerate() {
+            let bytes = &mut bytes[..4 * PART_VALUES.min(count - start)];
+            self.lane.stream().read(&part_of(&whole, index, bytes.len()), bytes)?;
+            values.extend(bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)));
+        }
+        Ok(values)
     }
 
     fn view(&self, operand: Result<Operand>) -> Result<Tensor> {

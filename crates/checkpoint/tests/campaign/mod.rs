@@ -85,6 +85,6 @@ fn kind(error: &Error) -> &'static str {
         Error::Tensor { .. } => "tensor",
         Error::Value { .. } => "value",
         Error::Shards { .. } => "shards",
-        Error::LengthChanged { .. } => "changed",
+        Error::LengthChanged { .. } | Error::Changed { .. } => "changed",
     }
 }

@@ -17,6 +17,7 @@ use device::op::{self, AttentionMask};
 use device::{Operand, Result};
 
 use crate::access::Access;
+use crate::stop::Tasks;
 use problem::{Mask, OutputRows, Problem, Rows};
 use vector::Portable;
 
@@ -93,7 +94,9 @@ impl InstructionSet {
 fn solve(problem: &Problem<'_>, set: InstructionSet) {
     let tasks = problem.task_count();
     let taken = AtomicUsize::new(0);
+    let job = Tasks::of_this_job();
     let next = || Some(taken.fetch_add(1, Ordering::Relaxed)).filter(|task| *task < tasks);
+    let next = Next { next: &next, job: &job };
     rayon::scope(|scope| {
         for _ in 1..rayon::current_num_threads().min(tasks) {
             scope.spawn(|_| work(problem, set, &next));
@@ -102,7 +105,24 @@ fn solve(problem: &Problem<'_>, set: InstructionSet) {
     });
 }
 
-fn work(problem: &Problem<'_>, set: InstructionSet, next: &dyn Fn() -> Option<usize>) {
+/// Gives out the tasks of a problem, and says whether they are still wanted.
+struct Next<'a> {
+    next: &'a (dyn Fn() -> Option<usize> + Sync),
+    job: &'a Tasks,
+}
+
+impl Next<'_> {
+    fn task(&self) -> Option<usize> {
+        if self.is_cancelled() { None } else { (self.next)() }
+    }
+
+    /// A task of many keys takes seconds, so it asks after every tile of them.
+    fn is_cancelled(&self) -> bool {
+        self.job.is_cancelled()
+    }
+}
+
+fn work(problem: &Problem<'_>, set: InstructionSet, next: &Next<'_>) {
     match set {
         // SAFETY: the baseline needs nothing; each task is given out once.
         InstructionSet::Baseline => unsafe { task::work::<Portable, 4, 2>(problem, next) },
@@ -119,7 +139,7 @@ fn work(problem: &Problem<'_>, set: InstructionSet, next: &dyn Fn() -> Option<us
 /// Each task is given out once.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn work_avx2(problem: &Problem<'_>, next: &dyn Fn() -> Option<usize>) {
+unsafe fn work_avx2(problem: &Problem<'_>, next: &Next<'_>) {
     // Eight sums keep both multipliers busy, and with more the sixteen registers do not suffice.
     // SAFETY: the function has the instruction set, and the caller vouches for the tasks.
     unsafe { task::work::<vector::Avx2, 4, 2>(problem, next) }
@@ -129,7 +149,7 @@ unsafe fn work_avx2(problem: &Problem<'_>, next: &dyn Fn() -> Option<usize>) {
 /// Each task is given out once.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f")]
-unsafe fn work_avx512(problem: &Problem<'_>, next: &dyn Fn() -> Option<usize>) {
+unsafe fn work_avx512(problem: &Problem<'_>, next: &Next<'_>) {
     // SAFETY: the function has the instruction set, and the caller vouches for the tasks.
     unsafe { task::work::<vector::Avx512, 8, 2>(problem, next) }
 }

@@ -19,6 +19,7 @@ use device::op::Activation;
 use rayon::prelude::*;
 
 use crate::ops::elementwise::activate;
+use crate::stop::Tasks;
 
 pub(crate) use few_rows::{FEW_ROWS, FewRows};
 pub(crate) use kernel::Kernel;
@@ -380,11 +381,12 @@ struct Piece {
     columns: Range<usize>,
 }
 
-/// Runs tasks, in other threads if that pays. Each task does the same wherever it runs.
+/// Runs tasks, in other threads if that pays, until the job is cancelled. Each task does the same wherever it runs.
 pub(crate) fn for_each(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync + Send) {
+    let job = Tasks::of_this_job();
     if parallel && tasks > 1 {
-        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+        (0..tasks).into_par_iter().with_max_len(1).for_each(|task| job.run(|| run(task)));
     } else {
-        (0..tasks).for_each(run);
+        (0..tasks).take_while(|_| !job.is_cancelled()).for_each(run);
     }
 }

@@ -13,6 +13,7 @@ pub(crate) use self::strided::Place;
 use super::elementwise::traversal::{TASK, Target, check_distinct, in_tasks};
 use super::unpack::unpack_f32;
 use crate::access::Access;
+use crate::stop::Tasks;
 
 /// Converts type and layout.
 pub(crate) fn copy(call: &op::Copy, access: &Access<'_>) -> Result<()> {
@@ -128,7 +129,10 @@ fn row_source(sources: &[Vec<Option<usize>>], row: usize) -> Option<usize> {
 
 /// Normal noise from a seed. The generator is one sequence, so this is not parallel.
 pub(crate) fn normal_noise(call: &op::NormalNoise, access: &Access<'_>) -> Result<()> {
-    NormalGenerator::new(call.seed).fill(access.output(&call.out)?);
+    let job = Tasks::of_this_job();
+    // What is not filled is found to be cancelled after the operation.
+    let wanted = || !job.is_cancelled();
+    NormalGenerator::new(call.seed).fill_while(access.output(&call.out)?, wanted);
     Ok(())
 }
 

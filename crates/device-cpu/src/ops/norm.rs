@@ -8,6 +8,7 @@ use super::elementwise::traversal::{TASK, Target, Traversal, check_distinct, in_
 use super::unpack::unpack_f32;
 use super::vector_math::{Arithmetic, Kernel, dispatch};
 use crate::access::Access;
+use crate::stop::Tasks;
 
 /// Accumulators side by side; one sum after the other would not vectorise.
 const LANES: usize = 16;
@@ -197,7 +198,11 @@ impl Scale {
 fn group_scales(x: &[f32], len: usize, eps: f32) -> Vec<Scale> {
     let groups = x.len() / len;
     let pieces_per_group = len.div_ceil(TASK);
+    let job = Tasks::of_this_job();
     let moments_of = |piece: usize| {
+        if job.is_cancelled() {
+            return Moments { count: 1.0, mean: 0.0, squares: 0.0 };
+        }
         let (group, first) = (piece / pieces_per_group, piece % pieces_per_group * TASK);
         let at = group * len + first;
         Moments::of(&x[at..at + (len - first).min(TASK)])

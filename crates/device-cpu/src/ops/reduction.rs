@@ -15,6 +15,7 @@ use super::elementwise::traversal::{TASK, Target, Traversal, in_tasks};
 use super::norm::{Sum, each_row};
 use super::vector_math::{Arithmetic, Kernel, dispatch, exp};
 use crate::access::Access;
+use crate::stop::Tasks;
 
 /// Accumulators side by side.
 const LANES: usize = 16;
@@ -212,7 +213,11 @@ impl<'a, J: Join> Reduction<'a, J> {
         }
         let pieces = covered.div_ceil(self.piece);
         let mut sums = vec![J::START; blocks * pieces * self.block];
+        let job = Tasks::of_this_job();
         sums.par_chunks_mut(self.block).enumerate().for_each(|(item, sums)| {
+            if job.is_cancelled() {
+                return;
+            }
             let ((at, len), first) = (self.outputs_of(item / pieces), item % pieces * self.piece);
             self.item(at, first..covered.min(first + self.piece), &mut sums[..len]);
         });

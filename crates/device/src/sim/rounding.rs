@@ -5,7 +5,7 @@ use meta::{DType, DeviceId, Encoding};
 
 use crate::backend::Backend;
 use crate::op::Copy;
-use crate::{Buffer, HostExecutor, OpCall, Operand, Result};
+use crate::{Buffer, Cancel, HostExecutor, OpCall, Operand, Result};
 
 /// Runs a call whose activations are of `dtype`: on copies of them in f32, which the host holds for the moment.
 pub(super) fn run(
@@ -13,18 +13,19 @@ pub(super) fn run(
     dtype: DType,
     host: &dyn Backend,
     executor: &dyn HostExecutor,
+    cancel: &Cancel,
 ) -> Result<()> {
     let out = call.output();
     if matches!(call, OpCall::Copy(_)) || out.dtype() != Some(dtype) {
-        return executor.run(call);
+        return executor.run(call, cancel);
     }
     let exact = call.with_activations(|operand| {
         let copy = in_f32(operand, host)?;
-        executor.run(&Copy { x: operand.clone(), out: copy.clone() }.into())?;
+        executor.run(&Copy { x: operand.clone(), out: copy.clone() }.into(), cancel)?;
         Ok(copy)
     })?;
-    executor.run(&exact)?;
-    executor.run(&Copy { x: exact.output().clone(), out: out.clone() }.into())
+    executor.run(&exact, cancel)?;
+    executor.run(&Copy { x: exact.output().clone(), out: out.clone() }.into(), cancel)
 }
 
 /// Room for the same values in f32.

@@ -80,7 +80,10 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
                 }
             });
         },
-        server::stop_signal(),
+        async {
+            server::stop_signal().await;
+            serving::exit_soon();
+        },
     )
     .map_err(|error| match error {
         server::Error::Bind { .. } => anyhow::Error::new(error).context(format!("--port {}", args.port)),

@@ -19,6 +19,13 @@ pub(super) struct Entry {
     pub(super) ui: Option<Map>,
 }
 
+impl Entry {
+    /// Whether all of it still stands for what it was made of.
+    fn is_current(&self) -> bool {
+        self.outputs.iter().flatten().all(Value::is_current)
+    }
+}
+
 /// The outputs that are kept between prompts.
 pub(super) struct Cache {
     mode: CacheMode,
@@ -54,6 +61,7 @@ impl Cache {
     pub(super) fn begin(&mut self, prompt: &Prompt, keys: impl Iterator<Item = Key>) {
         self.generation += 1;
         self.expanded.clear();
+        self.kept.retain(|_, kept| kept.entry.is_current());
         for key in keys {
             self.touch(key);
         }

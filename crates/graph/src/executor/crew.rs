@@ -10,6 +10,7 @@ use crate::class::{Call, Failure, NodeClass, Outcome};
 use crate::event::Identity;
 use crate::executor::calls::Gathered;
 use crate::guard::guarded;
+use crate::wanted::Wanted;
 
 /// More calls than these wait for one to end.
 const MOST_THREADS: usize = 256;
@@ -95,7 +96,8 @@ impl Crew {
         {
             let sender = self.sender.clone();
             let work = move || {
-                let result = call.check().and_then(|()| guarded(|| class.run(&call)));
+                let job = Wanted::by(&call.job);
+                let result = call.check().and_then(|()| job.during(|| guarded(|| class.run(&call))));
                 // Nobody listens any more if the run has ended.
                 let _ = sender.send(Report { node, call: call.index, result });
             };

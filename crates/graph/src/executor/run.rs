@@ -15,6 +15,7 @@ use crate::executor::crew::{Crew, CrewCall, Returned};
 use crate::executor::gate::Gate;
 use crate::executor::key::KeyMaker;
 use crate::executor::live::{Classes, LiveGraph, LiveNode};
+use crate::executor::runner::Runner;
 use crate::executor::schedule::Schedule;
 use crate::executor::supply::Supply;
 use crate::guard::guarded;
@@ -25,6 +26,7 @@ use crate::value::{Link, NodeId, Value};
 pub(super) struct Run<'a> {
     pub(super) cache: &'a mut Cache,
     pub(super) key_maker: &'a mut KeyMaker,
+    runner: &'a mut Runner,
     pub(super) graph: Arc<LiveGraph>,
     pub(super) job: Arc<JobContext>,
     pub(super) schedule: Schedule,
@@ -46,6 +48,13 @@ struct Expanding {
     ui: Option<Map>,
 }
 
+/// What outlasts a run.
+pub(super) struct Lasting<'a> {
+    pub(super) cache: &'a mut Cache,
+    pub(super) key_maker: &'a mut KeyMaker,
+    pub(super) runner: &'a mut Runner,
+}
+
 /// Why a run ends before its time.
 pub(super) enum Stop {
     Failed(Box<NodeFailure>),
@@ -53,12 +62,8 @@ pub(super) enum Stop {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(
-        request: RunRequest,
-        mut classes: Classes,
-        cache: &'a mut Cache,
-        key_maker: &'a mut KeyMaker,
-    ) -> Run<'a> {
+    pub(super) fn new(request: RunRequest, mut classes: Classes, lasting: Lasting<'a>) -> Run<'a> {
+        let Lasting { cache, key_maker, runner } = lasting;
         let graph = Arc::new(LiveGraph::of(&request.prompt, &mut classes));
         let gate = Arc::new(Gate::new(request.observer));
         let job = Arc::new(JobContext {
@@ -74,6 +79,7 @@ impl<'a> Run<'a> {
         Run {
             cache,
             key_maker,
+            runner,
             graph,
             job,
             schedule: Schedule::default(),
@@ -206,13 +212,13 @@ impl<'a> Run<'a> {
         Ok(must_wait)
     }
 
-    fn call(&self, node: &LiveNode, gathered: &Gathered) -> Result<Vec<Outcome>, Failure> {
+    fn call(&mut self, node: &LiveNode, gathered: &Gathered) -> Result<Vec<Outcome>, Failure> {
         let mut outcomes = Vec::new();
         for planned in gathered.calls(&node.identity, &self.job, node.info.schema.takes_lists) {
             match planned {
                 Planned::Call(call) => {
                     call.check()?;
-                    outcomes.push(guarded(|| node.info.class.run(&call))?);
+                    outcomes.push(self.runner.run(&node.info.class, call)?);
                 }
                 Planned::Blocked(message) => outcomes.push(self.blocked(node, message)),
             }

@@ -1,7 +1,7 @@
 //! What is kept between prompts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use graph::{CacheMode, Catalogue, Input, Object, Outcome, Schema};
 use serde_json::{Value as Json, json};
@@ -199,4 +199,51 @@ fn classic_lets_go_before_it_makes_anew() {
     assert_eq!((alive.load(Ordering::Relaxed), most.load(Ordering::Relaxed)), (20, 19));
     stage.executor.reset();
     assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
+
+/// Something that stands for a file, which may have changed.
+#[derive(Debug)]
+struct OfAFile(Arc<AtomicBool>);
+
+impl Object for OfAFile {
+    fn describe(&self) -> String {
+        "of a file".to_owned()
+    }
+
+    fn is_current(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn what_does_not_stand_for_its_file_any_more_is_made_anew() {
+    let (current, made) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let mut catalogue = toys();
+    let schema = Schema::new("Load", "toys").output("FILE");
+    let (file, count) = (Arc::clone(&current), Arc::clone(&made));
+    catalogue.add(Toy::new(schema, move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        file.store(true, Ordering::Relaxed);
+        Ok(Outcome::object(OfAFile(Arc::clone(&file))))
+    }));
+    let schema = Schema::new("Use", "toys")
+        .input(Input::int("value", 0, 0, 9))
+        .input(Input::socket("file", "FILE"))
+        .output("INT");
+    catalogue.add(Toy::new(schema, |call| Ok(Outcome::one(call.int("value")?))));
+    let mut stage = Stage::with(catalogue, CacheMode::Classic);
+    let prompt = |value: i64| {
+        json!({
+            "load": {"class_type": "Load", "inputs": {}},
+            "use": {"class_type": "Use", "inputs": {"value": value, "file": ["load", 0]}},
+            "out": {"class_type": "Show", "inputs": {"value": ["use", 0]}},
+        })
+    };
+    let mut run = |value: i64| {
+        stage.run(prompt(value)).assert_succeeded();
+        made.load(Ordering::Relaxed)
+    };
+    assert_eq!([run(1), run(2)], [1, 1]);
+    current.store(false, Ordering::Relaxed);
+    assert_eq!([run(3), run(4)], [2, 2]);
 }

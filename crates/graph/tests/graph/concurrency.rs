@@ -196,3 +196,39 @@ fn a_blocked_waiting_node_is_skipped() {
     assert!(ran.log.contains(&"blocked 2 Execution Blocked: so".to_owned()));
     assert!(ran.report.outputs.is_empty());
 }
+
+/// A node that runs alone and does not look whether its job is to end: the job ends, and the next one waits for the node.
+#[test]
+fn a_deaf_node_keeps_neither_its_job_nor_the_next_one_from_ending_right() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let mut catalogue = toys();
+    let deaf = Schema::new("Deaf", "toys").input(Input::int("ms", 0, 0, 9999)).output("INT");
+    let count = Arc::clone(&running);
+    catalogue.add(Toy::new(deaf, move |call| {
+        assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "nodes run one after the other");
+        std::thread::sleep(Duration::from_millis(call.int("ms")?.unsigned_abs()));
+        count.fetch_sub(1, Ordering::SeqCst);
+        Ok(Outcome::one(call.int("ms")?))
+    }));
+    let mut stage = Stage::with(catalogue, CacheMode::Classic);
+    let prompt = |ms: i64| {
+        json!({
+            "1": {"class_type": "Deaf", "inputs": {"ms": ms}},
+            "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
+        })
+    };
+    let cancel = Arc::clone(&stage.cancel);
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        cancel.store(true, Ordering::Relaxed);
+    });
+    let ran = stage.run(prompt(2000));
+    assert!(start.elapsed() < Duration::from_millis(1000), "{:?}", start.elapsed());
+    assert!(matches!(&ran.report.end, RunEnd::Interrupted { identity, .. } if &*identity.node == "1"));
+    stage.cancel = Arc::default();
+    let ran = stage.run(prompt(1));
+    ran.assert_succeeded();
+    assert_eq!(ran.shown("2"), "[1]");
+    assert!(start.elapsed() > Duration::from_millis(1990), "{:?}", start.elapsed());
+}

@@ -8,6 +8,7 @@ use super::pixels;
 use super::resample::{Method, Target, scale_image};
 use crate::studio::class;
 use crate::value::{Image, Mask};
+use crate::wanted::still_wanted;
 use crate::{Result, Studio};
 
 /// Adds the classes of this file.
@@ -114,6 +115,9 @@ class! {
         let mut mask = Mask::filled(image.host(), [1, height, width], 1.0)?;
         let soft = mask.values.to_mut()?;
         for (row, column) in (0..image.height).flat_map(|row| (0..image.width).map(move |column| (row, column))) {
+            if column == 0 {
+                still_wanted()?;
+            }
             let value = border.softness(&image, row, column, call.size("feathering")?);
             soft[(border.top + row) * width + border.left + column] = value;
         }

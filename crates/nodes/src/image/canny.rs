@@ -7,6 +7,7 @@ use graph::{Catalogue, Input, Outcome};
 use super::filters::blurred;
 use crate::studio::class;
 use crate::value::Image;
+use crate::wanted::{collect_while_wanted, still_wanted};
 use crate::{Error, Result, Studio};
 
 /// Adds the classes of this file.
@@ -60,7 +61,7 @@ fn edges(image: &Image, limits: Limits) -> Result<Image> {
     let length = image.height * image.width;
     for (index, out) in out.values.to_mut()?.chunks_exact_mut(3 * length).enumerate() {
         let plane = Plane { width: image.width, height: image.height, values: grey.frame(index) };
-        for (pixel, edge) in out.chunks_exact_mut(3).zip(plane.edges(limits)) {
+        for (pixel, edge) in out.chunks_exact_mut(3).zip(plane.edges(limits)?) {
             pixel.fill(edge);
         }
     }
@@ -79,8 +80,8 @@ const NEIGHBOURS: [(isize, isize); 8] =
     [(1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1)];
 
 impl Plane<'_> {
-    fn edges(&self, limits: Limits) -> Vec<f32> {
-        let slopes: Vec<(f32, usize)> = self.places().map(|(column, row)| self.slope(column, row)).collect();
+    fn edges(&self, limits: Limits) -> Result<Vec<f32>> {
+        let slopes = collect_while_wanted(self.places().map(|(column, row)| self.slope(column, row)))?;
         let steepness = |column: usize, row: usize, direction: usize| {
             self.neighbour(column, row, direction).map_or(0.0, |place| slopes[place].0)
         };
@@ -89,17 +90,22 @@ impl Plane<'_> {
             let is_steepest = across.into_iter().all(|direction| *value > steepness(column, row, direction));
             if is_steepest { *value } else { 0.0 }
         });
-        self.joined(&steepest.collect::<Vec<_>>(), limits)
+        self.joined(&collect_while_wanted(steepest)?, limits)
     }
 
     /// Strong edges, and the weak ones that touch them, directly or through others.
-    fn joined(&self, steepness: &[f32], limits: Limits) -> Vec<f32> {
+    fn joined(&self, steepness: &[f32], limits: Limits) -> Result<Vec<f32>> {
         let mut out = vec![0.0; steepness.len()];
         let mut open: Vec<usize> = (0..out.len()).filter(|place| steepness[*place] > limits.high).collect();
         for place in &open {
             out[*place] = 1.0;
         }
+        let mut visited = 0usize;
         while let Some(place) = open.pop() {
+            visited += 1;
+            if visited.is_multiple_of(1 << 16) {
+                still_wanted()?;
+            }
             for direction in 0..8 {
                 let neighbour = self.neighbour(place % self.width, place / self.width, direction);
                 if let Some(near) =
@@ -110,7 +116,7 @@ impl Plane<'_> {
                 }
             }
         }
-        out
+        Ok(out)
     }
 
     /// How steep a place is, and to which eighth of a turn it rises.

@@ -9,6 +9,7 @@ use super::pixels;
 use super::resample::{Method, Target, scale_image, scale_mask};
 use crate::studio::class;
 use crate::value::{Image, Mask};
+use crate::wanted::still_wanted;
 use crate::{Result, Studio};
 
 /// Adds the classes of this file.
@@ -78,6 +79,7 @@ pub(crate) fn composite(
     let seen_height = if seen_width == 0 { 0 } else { patch.height.min(height.saturating_sub(patch.top)) };
     for plane in 0..batch * planes {
         for row in 0..seen_height {
+            still_wanted()?;
             let to = ((plane * height + patch.top + row) * width + patch.left) * channels;
             let from = (plane * patch.height + row) * patch.width * channels;
             let length = seen_width * channels;

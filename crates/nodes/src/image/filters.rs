@@ -7,6 +7,7 @@ use graph::{Catalogue, Input, Outcome};
 use super::resample::{Method, Target, scale_image};
 use crate::studio::class;
 use crate::value::{Image, filled};
+use crate::wanted::still_wanted;
 use crate::{Error, Result, Studio};
 
 /// Adds the classes of this file.
@@ -116,7 +117,8 @@ class! {
         let image = call.object::<Image>("image")?;
         let shape = image.shape();
         let _noise_room = image.host().room(&shape)?;
-        let noise = sampling::noise::prepare_noise(call.seed("seed")?, &shape, None).map_err(Error::from)?;
+        let noise = sampling::noise::prepare_noise_while(call.seed("seed")?, &shape, None, || call.check().is_ok())
+            .map_err(Error::from)?;
         let strength = call.float("strength")? as f32;
         let noisy = image.values.iter().zip(noise.values()).map(|(value, noise)| {
             (value + strength * noise).clamp(0.0, 1.0)
@@ -155,7 +157,12 @@ fn under_kernel(values: &[f32], shape: [usize; 3], kernel: &[f32]) -> Result<Vec
     let radius = kernel.len() / 2;
     let mut out = filled(&shape, 0.0)?;
     for (source, out) in values.chunks_exact(length * after).zip(out.chunks_exact_mut(length * after)) {
+        still_wanted()?;
         for (at, out) in out.chunks_exact_mut(after).enumerate() {
+            // A place of one pixel is too little to ask for.
+            if after >= LONG_ROW {
+                still_wanted()?;
+            }
             for (offset, weight) in kernel.iter().enumerate() {
                 let from = mirrored(at + offset, radius, length);
                 for (value, source) in out.iter_mut().zip(&source[from * after..]) {
@@ -166,6 +173,9 @@ fn under_kernel(values: &[f32], shape: [usize; 3], kernel: &[f32]) -> Result<Vec
     }
     Ok(out)
 }
+
+/// Values side by side that are worth asking whether they are wanted.
+const LONG_ROW: usize = 1024;
 
 /// The place `shifted - radius`, mirrored at the first and last one.
 fn mirrored(shifted: usize, radius: usize, length: usize) -> usize {

@@ -7,6 +7,7 @@ use graph::{Catalogue, Failure, Input, Outcome, Value};
 use super::resample::{Method, Target, scale_image, scale_mask};
 use crate::studio::class;
 use crate::value::{Image, Mask};
+use crate::wanted::still_wanted;
 use crate::{Result, Studio};
 
 /// Adds the classes of this file.
@@ -51,6 +52,9 @@ class! {
         let mut mask = Mask::filled(destination.host(), [batch, height, width], 0.0)?;
         let out = image.values.to_mut()?;
         for (place, transparency) in mask.values.to_mut()?.iter_mut().enumerate() {
+            if place.is_multiple_of(width) {
+                still_wanted()?;
+            }
             let (source_alpha, destination_alpha) =
                 (1.0 - source_mask.values[place], 1.0 - destination_mask.values[place]);
             let mut alpha = 0.0;

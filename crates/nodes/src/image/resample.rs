@@ -6,11 +6,13 @@
 mod bislerp;
 mod pillow;
 
+use graph::Wanted;
 use rayon::prelude::*;
 use sampling::Latent;
 
 use crate::host::{Host, Values};
 use crate::value::{Image, Mask, filled};
+use crate::wanted::still_wanted_by;
 use crate::{Error, Result};
 
 /// The names of the ways to scale pictures, in the order that menus have.
@@ -205,8 +207,10 @@ impl Grid<'_> {
     fn along_rows(&self, taps: &[Taps]) -> Result<Vec<f32>> {
         let channels = self.channels;
         let mut out = filled(&[self.batch, self.height, taps.len(), channels], 0.0)?;
+        let job = Wanted::here();
         let rows = out.par_chunks_exact_mut(taps.len() * channels);
-        rows.zip(self.values.par_chunks_exact(self.width * channels)).for_each(|(out, row)| {
+        rows.zip(self.values.par_chunks_exact(self.width * channels)).try_for_each(|(out, row)| {
+            still_wanted_by(&job)?;
             for (pixel, taps) in out.chunks_exact_mut(channels).zip(taps) {
                 for (at, weight) in taps.iter() {
                     for (value, source) in pixel.iter_mut().zip(&row[at * channels..]) {
@@ -214,14 +218,17 @@ impl Grid<'_> {
                     }
                 }
             }
-        });
+            Ok::<(), Error>(())
+        })?;
         Ok(out)
     }
 
     fn along_columns(&self, taps: &[Taps]) -> Result<Vec<f32>> {
         let row_len = self.width * self.channels;
         let mut out = filled(&[self.batch, taps.len(), row_len], 0.0)?;
-        out.par_chunks_exact_mut(row_len).enumerate().for_each(|(row, out)| {
+        let job = Wanted::here();
+        out.par_chunks_exact_mut(row_len).enumerate().try_for_each(|(row, out)| {
+            still_wanted_by(&job)?;
             let (item, row) = (row / taps.len(), row % taps.len());
             for (at, weight) in taps[row].iter() {
                 let start = (item * self.height + at) * row_len;
@@ -229,7 +236,8 @@ impl Grid<'_> {
                     *value += weight * source;
                 }
             }
-        });
+            Ok::<(), Error>(())
+        })?;
         Ok(out)
     }
 }

@@ -38,7 +38,10 @@ class! {
         };
         let shape = latent.samples.shape();
         let noise = match call.object::<NoiseChoice>("noise")?.0 {
-            Some(seed) => noise::prepare_noise(seed, shape, latent.batch_index.as_deref()).map_err(Error::from)?,
+            Some(seed) => {
+                let indices = latent.batch_index.as_deref();
+                noise::prepare_noise_while(seed, shape, indices, || call.check().is_ok()).map_err(Error::from)?
+            }
             None => Latent::zeros(shape),
         };
         // An empty latent is empty in either scale.

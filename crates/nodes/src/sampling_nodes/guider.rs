@@ -129,6 +129,10 @@ fn is_one(factor: f64) -> bool {
 }
 
 impl Object for Guider {
+    fn is_current(&self) -> bool {
+        self.model.is_current()
+    }
+
     fn describe(&self) -> String {
         let kind = match self.guiding {
             Guiding::Basic { .. } => "one conditioning",

@@ -54,7 +54,7 @@ pub(crate) fn run(studio: &Studio, call: &Call, guider: &Guider, run: &Run<'_>) 
         None => Latent::zeros(&shape),
         Some(seed) => {
             let indices = run.latent.batch_index.as_deref();
-            noise::prepare_noise(seed, &shape, indices).map_err(Error::from)?
+            noise::prepare_noise_while(seed, &shape, indices, || call.check().is_ok()).map_err(Error::from)?
         }
     };
     let mask = match &run.latent.noise_mask {

@@ -145,12 +145,17 @@ pub(crate) fn kind_of(encoder: &TextEncoder) -> patch::TextEncoder {
 }
 
 macro_rules! handles {
-    ($($name:ident => |$value:ident| $text:expr;)*) => {
+    ($($name:ident => |$value:ident| $text:expr, $is_current:expr;)*) => {
         $(
             impl Object for $name {
                 fn describe(&self) -> String {
                     let $value = self;
                     $text
+                }
+
+                fn is_current(&self) -> bool {
+                    let $value = self;
+                    $is_current
                 }
             }
 
@@ -164,10 +169,17 @@ macro_rules! handles {
 }
 
 handles! {
-    Model => |it| format!("model {} with {} LoRAs", it.source.name(), it.loras.len());
+    Model => |it| format!("model {} with {} LoRAs", it.source.name(), it.loras.len()),
+        it.source.is_current() && are_current(&it.loras);
     Clip => |it| {
         let names: Vec<String> = it.encoders.iter().map(|encoder| encoder.name()).collect();
         format!("text encoders {}", names.join(", "))
-    };
-    Vae => |it| format!("autoencoder {}", it.source.name());
+    },
+        it.encoders.iter().all(|encoder| encoder.is_current()) && are_current(&it.loras);
+    Vae => |it| format!("autoencoder {}", it.source.name()), it.source.is_current();
+}
+
+/// Whether the files of LoRAs are as they were when they were opened.
+fn are_current(loras: &[Lora]) -> bool {
+    loras.iter().all(|lora| lora.file.is_unchanged())
 }

@@ -12,6 +12,7 @@ use placement::Amounts;
 use residency::{Cancel, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
+use super::changed_files::trusted;
 use super::handles::{Lora, patch_set};
 use super::planning::{Demand, Planned};
 use super::stats::ModelStats;
@@ -73,6 +74,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) work: &'a Work,
 }
 
+impl Loaded {
+    pub(super) fn id(&self) -> ModelId {
+        self.id
+    }
+}
+
 impl Studio {
     /// Registers a network as its loader says, before anything uses it, so that an allocation that cannot be made is
     /// told at the loader. Nothing is copied yet. What was registered of the same file before leaves as soon as
@@ -80,6 +87,7 @@ impl Studio {
     pub(crate) fn register(&self, source: &Source) -> Result<()> {
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
+        self.forget_damaged(&mut loaded, source);
         let known = loaded.as_ref().map(|known| known.id).filter(|id| self.residency.contains(*id));
         let id = match known {
             Some(id) => {
@@ -123,7 +131,7 @@ impl Studio {
     }
 
     fn work_with<T>(&self, opened: Opened, work: &mut impl FnMut(&Opened) -> Result<T>) -> Result<T> {
-        let done = work(&opened)?;
+        let done = trusted(&opened, work)?;
         let Opened { session, id, planned, .. } = opened;
         drop(session);
         self.learn_from(id, &planned);
@@ -157,6 +165,7 @@ impl Studio {
         let source = wanted.source;
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
+        self.forget_damaged(&mut loaded, source);
         let bits = |lora: &Lora| (lora.file.signature(), lora.strength.to_bits());
         let patches: Vec<(u64, u64)> = wanted.loras.iter().map(bits).collect();
         let known = loaded.take().filter(|known| self.residency.contains(known.id));
@@ -171,7 +180,7 @@ impl Studio {
         let known = loaded.insert(known);
         known.patch_bytes = patch_bytes;
         if known.patches != patches || set.is_some() {
-            self.residency.set_patches(known.id, set.unwrap_or_default())?;
+            self.residency.set_patches_unless(known.id, set.unwrap_or_default(), cancel)?;
             known.patches = patches;
         }
         let session = self.residency.open(known.id, cancel)?;

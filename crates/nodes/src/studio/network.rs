@@ -188,6 +188,11 @@ impl Source {
             .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
+    /// Whether the file is as it was when it was opened. If it is not, it has to be opened anew.
+    pub(crate) fn is_current(&self) -> bool {
+        self.file.verify().is_ok()
+    }
+
     /// Holds the registration that it was loaded as, for as long as somebody holds the handle.
     pub(super) fn hold(&self, claim: ModelClaim) {
         *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);

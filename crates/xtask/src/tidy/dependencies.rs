@@ -34,6 +34,11 @@ const SHARED: &[Shared] = &[
         why: "kernels share their work out in one, filters of pictures in the other; both use its one pool of threads",
     },
     Shared {
+        name: "libc",
+        users: &["checkpoint", "device-cpu"],
+        why: "one handles the signal of mapped files that lose their pages, the other takes memory for tensors from the system and gives it back",
+    },
+    Shared {
         name: "memmap2",
         users: &["checkpoint", "device-cuda"],
         why: "files are mapped in one, the host memory that a GPU copies from in the other",

@@ -3,6 +3,7 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
+use super::Next;
 use super::panel::{Panel, Tile, accumulate, exponentiate, score};
 use super::problem::{MAX_SIZE, Mask, Problem, Task};
 use super::turn::{Columns, turn};
@@ -79,12 +80,12 @@ fn values_pitch<const ROWS: usize>(problem: &Problem<'_>) -> usize {
 #[inline(always)]
 pub(super) unsafe fn work<V: Vector, const ROWS: usize, const WIDTH: usize>(
     problem: &Problem<'_>,
-    next: &dyn Fn() -> Option<usize>,
+    next: &Next<'_>,
 ) {
     let mut scratch = Scratch::new::<ROWS>(problem, WIDTH * V::LANES);
-    while let Some(index) = next() {
+    while let Some(index) = next.task() {
         // SAFETY: the caller vouches for the instruction set and the tasks.
-        unsafe { run::<V, ROWS, WIDTH>(problem, problem.task(index), &mut scratch) };
+        unsafe { run::<V, ROWS, WIDTH>(problem, problem.task(index), &mut scratch, next) };
     }
 }
 
@@ -95,6 +96,7 @@ unsafe fn run<V: Vector, const ROWS: usize, const WIDTH: usize>(
     problem: &Problem<'_>,
     task: Task,
     scratch: &mut Scratch,
+    next: &Next<'_>,
 ) {
     scratch.outputs.numbers().fill(0.0);
     scratch.largest.numbers().fill(f32::NEG_INFINITY);
@@ -105,6 +107,9 @@ unsafe fn run<V: Vector, const ROWS: usize, const WIDTH: usize>(
     }
     let visible = problem.visible_keys(task.first_query + task.queries);
     for first_key in (0..visible).step_by(TILE_KEYS) {
+        if next.is_cancelled() {
+            return;
+        }
         let keys = first_key..visible.min(first_key + TILE_KEYS);
         // SAFETY: the caller vouches for the instruction set.
         unsafe { pack_tile::<V, ROWS>(problem, task, keys.clone(), scratch) };

@@ -4,6 +4,7 @@
 use rayon::prelude::*;
 
 use super::geometry::{Geometry, OUTSIDE};
+use crate::stop::Tasks;
 
 /// Output values of one task.
 const TASK_PIXELS: usize = 1 << 14;
@@ -21,7 +22,11 @@ pub(super) fn depthwise(
     let rows_in_plane = depths * height;
     let outputs = geometry.groups * geometry.filters;
     let rows_in_task = (TASK_PIXELS / width).max(1);
+    let job = Tasks::of_this_job();
     out.par_chunks_mut(rows_in_task * width).enumerate().for_each(|(task, rows)| {
+        if job.is_cancelled() {
+            return;
+        }
         for (i, row) in rows.chunks_exact_mut(width).enumerate() {
             let index = task * rows_in_task + i;
             let (image, channel, at) =

@@ -8,6 +8,8 @@ use device::{Error, Operand, Result};
 use meta::MAX_RANK;
 use rayon::prelude::*;
 
+use crate::stop::Tasks;
+
 /// Values that one parallel task works on at least. Work is cut by this alone, never by the threads.
 pub(crate) const TASK: usize = 16 * 1024;
 
@@ -134,7 +136,8 @@ pub(crate) fn check_distinct(op: &'static str, out: &Operand) -> Result<()> {
     })
 }
 
-/// Runs pieces `0..count` in tasks of at least [`TASK`] values each, in parallel where there are several.
+/// Runs pieces `0..count` in tasks of at least [`TASK`] values each, in parallel where there are several, until the job is
+/// cancelled.
 pub(crate) fn in_tasks(count: usize, values_per_piece: usize, work: impl Fn(Range<usize>) + Sync) {
     let pieces = TASK.div_ceil(values_per_piece.max(1)).max(1);
     let tasks = count.div_ceil(pieces);
@@ -142,7 +145,10 @@ pub(crate) fn in_tasks(count: usize, values_per_piece: usize, work: impl Fn(Rang
         work(0..count);
         return;
     }
-    (0..tasks).into_par_iter().for_each(|t| work(t * pieces..count.min((t + 1) * pieces)));
+    let job = Tasks::of_this_job();
+    // Tasks are small and have no loops in them that would ask which job they are for.
+    let wanted = |task: usize| (!job.is_cancelled()).then_some(task);
+    (0..tasks).into_par_iter().filter_map(wanted).for_each(|t| work(t * pieces..count.min((t + 1) * pieces)));
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use device::{Error, Operand, Result};
 use rayon::prelude::*;
 
 use crate::ops::elementwise::traversal::{TASK, Traversal, in_tasks};
+use crate::stop::Tasks;
 
 /// Bytes that one task copies.
 const CHUNK: usize = 256 * 1024;
@@ -91,7 +92,8 @@ pub(super) fn copy_packed(source: &[u8], target: &Place<'_>) {
     if source.len() <= CHUNK {
         copy((0, source));
     } else {
-        source.par_chunks(CHUNK).enumerate().for_each(copy);
+        let job = Tasks::of_this_job();
+        source.par_chunks(CHUNK).enumerate().filter(|_| !job.is_cancelled()).for_each(copy);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Method, Target, taps};
 use crate::Result;
 use crate::value::filled;
+use crate::wanted::still_wanted;
 
 /// Beyond this, two directions count as equal, or as opposite.
 const NEARLY_ONE: f32 = 1.0 - 1e-5;
@@ -33,6 +34,7 @@ impl Axis {
         let mut second = vec![0.0; self.channels];
         for item in 0..self.batch {
             for before in 0..self.before {
+                still_wanted()?;
                 for (index, step) in steps.iter().enumerate() {
                     for after in 0..self.after {
                         let at = |channel: usize, position: usize, length: usize| {

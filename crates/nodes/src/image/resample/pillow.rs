@@ -2,11 +2,13 @@
 
 use std::f64::consts::PI;
 
+use graph::Wanted;
 use rayon::prelude::*;
 
 use super::{Grid, Target};
 use crate::Result;
 use crate::value::filled;
+use crate::wanted::still_wanted;
 
 /// Bits after the point of a weight.
 const PRECISION_BITS: u32 = 32 - 8 - 2;
@@ -56,9 +58,11 @@ pub(super) fn scale(source: &Grid<'_>, target: Target, filter: Filter) -> Result
     for is_row_pass in [is_rows_first, !is_rows_first] {
         if is_row_pass && width != target.width {
             bytes = along_rows(&bytes, width, channels, &taps(width, target.width, filter));
+            still_wanted()?;
             width = target.width;
         } else if !is_row_pass && height != target.height {
             bytes = along_columns(&bytes, height, width * channels, &taps(height, target.height, filter));
+            still_wanted()?;
             height = target.height;
         }
     }
@@ -70,8 +74,13 @@ pub(super) fn scale(source: &Grid<'_>, target: Target, filter: Filter) -> Result
     Ok(out)
 }
 
+/// Each row in another length. Rows that are not wanted any more are left out.
 fn along_rows(bytes: &[u8], width: usize, channels: usize, taps: &[Taps]) -> Vec<u8> {
+    let job = Wanted::here();
     let row = |row: &[u8]| {
+        if job.check().is_err() {
+            return Vec::new();
+        }
         let pixels = taps.iter().flat_map(|taps| {
             (0..channels).map(|channel| taps.sum(|offset| row[(taps.first + offset) * channels + channel]))
         });
@@ -80,9 +89,12 @@ fn along_rows(bytes: &[u8], width: usize, channels: usize, taps: &[Taps]) -> Vec
     bytes.par_chunks_exact(width * channels).flat_map_iter(row).collect()
 }
 
+/// Each column in another length. Rows that are not wanted any more are left out.
 fn along_columns(bytes: &[u8], height: usize, row_len: usize, taps: &[Taps]) -> Vec<u8> {
+    let job = Wanted::here();
     let picture = |picture: &[u8]| {
-        let rows = taps.par_iter().flat_map_iter(|taps| {
+        let wanted = taps.par_iter().filter(|_| job.check().is_ok());
+        let rows = wanted.flat_map_iter(|taps| {
             (0..row_len).map(|at| taps.sum(|offset| picture[(taps.first + offset) * row_len + at]))
         });
         rows.collect::<Vec<u8>>()
