@@ -214,7 +214,7 @@ impl StreamBackend for NullStream {
                 *clock = clock.max(*seconds);
                 Ok(())
             }
-            None => event.wait(cancel),
+            None => event.wait_unless(cancel),
         }
     }
 
@@ -233,7 +233,7 @@ impl EventBackend for NullEvent {
         Ok(true)
     }
 
-    fn wait(&self) -> Result<()> {
+    fn wait(&self, _cancel: &Cancel) -> Result<()> {
         Ok(())
     }
 

@@ -173,7 +173,7 @@ mod tests {
             }
         };
         let specs: Vec<WeightSpec> = shapes.map(spec).into();
-        let manifest = Manifest::builder("cast", "test").block("all", false, 1, specs).finish().unwrap();
+        let manifest = Manifest::builder("cast", "test").block("all", false, specs).finish().unwrap();
         let (specs, layout) = (manifest.weights(), BlockLayout::new(&manifest, 0));
         assert!(layout.len() < 7 * 16 + 8 + 400 + 9 + 4 * 256, "as large as it is kept");
         for limit in [16, 64, 256, 1 << 20] {

@@ -7,15 +7,12 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::{
-    Backend, Description, Device, Event, Memory, MemoryInfo, OpCall, Registry, SharedBytes, Span,
-    StreamBackend, StreamKind,
-};
+use device::{Backend, Cancel, Description, Device, Event, Ledger, Memory, MemoryInfo, OpCall, Registry, SharedBytes, Span, StreamBackend, StreamKind};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding};
 use patch::PatchSet;
 use placement::{BlockMode, RemotePolicy};
-use residency::{Cancel, LoadOptions, ModelId, Residency, Session};
+use residency::{LoadOptions, ModelId, Residency, Session};
 use support::*;
 use tensor::Lane;
 
@@ -72,8 +69,8 @@ impl Backend for Watched {
         self.inner.pin_in_place(regions)
     }
 
-    fn open_stream(&self, kind: StreamKind) -> device::Result<Arc<dyn StreamBackend>> {
-        let inner = self.inner.open_stream(kind)?;
+    fn open_stream(&self, kind: StreamKind, ledger: &Ledger) -> device::Result<Arc<dyn StreamBackend>> {
+        let inner = self.inner.open_stream(kind, ledger)?;
         Ok(Arc::new(WatchedStream { inner, seen: Arc::clone(&self.seen) }))
     }
 
@@ -91,25 +88,25 @@ impl Backend for Watched {
 }
 
 impl StreamBackend for WatchedStream {
-    fn launch(&self, call: &OpCall) -> device::Result<()> {
+    fn launch(&self, call: &OpCall, cancel: &Cancel) -> device::Result<()> {
         if matches!(call, OpCall::Matmul(product) if product.accumulate) {
             self.seen.merges.fetch_add(1, Ordering::SeqCst);
         }
-        self.inner.launch(call)
+        self.inner.launch(call, cancel)
     }
 
-    fn copy(&self, to: &Span, from: &Span) -> device::Result<()> {
-        self.inner.copy(to, from)
+    fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> device::Result<()> {
+        self.inner.copy(to, from, cancel)
     }
 
-    fn read(&self, from: &Span, to: &mut [u8]) -> device::Result<()> {
+    fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> device::Result<()> {
         self.seen.reads.fetch_add(1, Ordering::SeqCst);
-        self.inner.read(from, to)
+        self.inner.read(from, to, cancel)
     }
 
-    fn write(&self, to: &Span, from: &[u8]) -> device::Result<()> {
+    fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> device::Result<()> {
         self.seen.written.fetch_add(from.len() as u64, Ordering::SeqCst);
-        self.inner.write(to, from)
+        self.inner.write(to, from, cancel)
     }
 
     fn record(&self) -> device::Result<Event> {
@@ -120,12 +117,12 @@ impl StreamBackend for WatchedStream {
         self.inner.record_timed()
     }
 
-    fn wait(&self, event: &Event) -> device::Result<()> {
-        self.inner.wait(event)
+    fn wait(&self, event: &Event, cancel: &Cancel) -> device::Result<()> {
+        self.inner.wait(event, cancel)
     }
 
-    fn synchronize(&self) -> device::Result<()> {
-        self.inner.synchronize()
+    fn synchronize(&self, cancel: &Cancel) -> device::Result<()> {
+        self.inner.synchronize(cancel)
     }
 }
 

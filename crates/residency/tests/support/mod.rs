@@ -88,7 +88,13 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
     let mut builder = Manifest::builder(name, "test");
     for i in 0..BLOCKS {
         let names = ["up.weight", "up.bias", "down.weight"].map(|n| format!("blocks.{i}.{n}"));
-        builder = builder.block(format!("blocks.{i}"), false, x: &[f32]) -> residency::Result<Vec<f32>> {
+        builder = builder.block(format!("blocks.{i}"), false, names.map(spec).into());
+    }
+    builder.finish().unwrap()
+}
+
+/// One step of the test model.
+pub(crate) fn forward(session: &Session, x: &[f32]) -> residency::Result<Vec<f32>> {
     let rows = x.len() / WIDTH;
     let mut x = session.lane()?.tensor([rows, WIDTH], x)?;
     for i in 0..session.manifest().blocks().len() {
