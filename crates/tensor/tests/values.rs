@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use device::{Backend, Device, SimBackend};
+use device::{Backend, Device, SimBackend, SimSpec};
 use device_cpu::CpuBackend;
 use meta::{DType, Encoding};
 use tensor::{Activation, ConvolutionShape, Lane, Tensor, Weight};
@@ -13,7 +13,11 @@ fn cpu() -> Lane {
 }
 
 fn sim(ordinal: u16) -> Lane {
-    let spec = "64mb@20gbps".parse().unwrap();
+    simulated(ordinal, "64mb@20gbps")
+}
+
+fn simulated(ordinal: u16, spec: &str) -> Lane {
+    let spec: SimSpec = spec.parse().unwrap();
     let host = Arc::new(CpuBackend::new());
     let executor = host.executor();
     let backend = SimBackend::new(ordinal, spec, host as Arc<dyn Backend>, executor);
@@ -103,4 +107,36 @@ fn results_are_counted_by_the_ledger_and_credited_when_dropped() {
     assert_eq!(lane.device().ledger().report().used, used + lane.device().allocation_bytes(400));
     drop(y);
     assert_eq!(lane.device().ledger().report().used, used);
+}
+
+#[test]
+fn a_lane_takes_the_first_type_that_its_device_has() {
+    let chosen = |device: &Device, wanted: &[DType]| Lane::choose(device, wanted).unwrap().dtype();
+    let half = simulated(0, "1gb@10gbps@f16").device().clone();
+    assert_eq!(half.description().activations, &[DType::F16, DType::F32]);
+    assert_eq!(Lane::preferred(&half).unwrap().dtype(), DType::F16);
+    assert_eq!(chosen(&half, &[DType::BF16, DType::F16, DType::F32]), DType::F16);
+    assert_eq!(chosen(&half, &[DType::BF16, DType::F32]), DType::F32);
+    assert_eq!(chosen(&half, &[DType::BF16]), DType::F32, "every device computes in f32");
+    let brain = simulated(0, "1gb@10gbps@bf16");
+    assert_eq!(chosen(brain.device(), &[DType::BF16, DType::F32]), DType::BF16);
+    assert_eq!(chosen(cpu().device(), &[DType::BF16, DType::F16]), DType::F32);
+}
+
+#[test]
+fn a_simulated_device_rounds_to_16_bits() {
+    let lane = simulated(0, "1gb@10gbps@f16");
+    let x = lane.tensor([2, 2], &[1.0, 3.0, 300.0, 0.1]).unwrap();
+    assert_eq!(x.dtype(), DType::F16);
+    let rounded = x.to_vec().unwrap();
+    assert_eq!(rounded[..3], [1.0, 3.0, 300.0]);
+    assert!(rounded[3] != 0.1 && (rounded[3] - 0.1).abs() < 1e-4, "{rounded:?}");
+    // 300² is more than f16 holds; in place and out of place.
+    let squares = x.mul(&x).unwrap().to_vec().unwrap();
+    assert_eq!(squares[..3], [1.0, 9.0, f32::INFINITY]);
+    let weight = Weight::upload_f32(lane.device(), [2, 2], &[200.0, 1.0, 1.0, 1.0]).unwrap();
+    assert_eq!(x.linear(&weight, None).unwrap().to_vec().unwrap()[2], 60_000.0);
+    let exact = lane.with_dtype(DType::F32).unwrap();
+    let squares = x.cast(DType::F32).unwrap().to_lane(&exact).unwrap();
+    assert_eq!(squares.mul(&squares).unwrap().to_vec().unwrap()[2], 90_000.0);
 }
