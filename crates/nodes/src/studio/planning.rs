@@ -107,6 +107,9 @@ impl Studio {
         let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
         let specs = self.device_specs(&profile, factor);
         let mut request = Residency::plan_request(manifest, compute, specs);
+        // What a block takes where it computes, with the device's rounding.
+        let device = self.devices.get(compute)?;
+        request.blocks.iter_mut().for_each(|block| block.bytes = device.allocation_bytes(block.bytes as usize));
         request.allocation = source.placing.allocation.clone();
         request.overfull = Overfull::Trim;
         let mut outside_s = 0.0;
