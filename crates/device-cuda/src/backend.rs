@@ -191,6 +191,11 @@ impl CudaBackend {
         self.runtime.context.id()
     }
 
+    /// Bytes of blocks that are in use now.
+    pub fn used_bytes(&self) -> u64 {
+        self.runtime.pool.used()
+    }
+
     /// The most bytes that were in use at a time since this was asked last: weights, activations, and what
     /// operations took for a moment.
     pub fn take_peak_bytes(&self) -> u64 {

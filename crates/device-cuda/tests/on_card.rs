@@ -1,7 +1,7 @@
 //! What only a card can show: copies in order, products and convolutions against sums on the host,
-//! logical devices, and speed. Every test says so and does nothing where there is no card. Libraries are
-//! looked for in the folders of GANTRY_CUDA_ROOTS (separated as in PATH) besides the usual places.
-//! Run it with `--test-threads=1`: the last test measures time.
+//! logical devices, the ledger, and speed. Tests are ignored unless they are asked for, and fail where there is no card.
+//! Libraries are looked for in the folders of GANTRY_CUDA_ROOTS (separated as in PATH) besides the usual places.
+//! Run it with `--include-ignored --test-threads=1`: some tests measure time or memory.
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use device_cuda::{CudaBackend, CudaConfig, discover};
 use half::{bf16, f16};
 use meta::{DType, DeviceId, Encoding, Shape};
 
-/// The devices of the first card, or a loud note.
-fn open(logical: u16) -> Option<Vec<Arc<CudaBackend>>> {
+/// The devices of the first card.
+fn open(logical: u16) -> Vec<Arc<CudaBackend>> {
     let roots = std::env::var_os("GANTRY_CUDA_ROOTS");
     let config = CudaConfig {
         search_roots: roots.iter().flat_map(std::env::split_paths).collect(),
@@ -23,16 +23,13 @@ fn open(logical: u16) -> Option<Vec<Arc<CudaBackend>>> {
         own_contexts: true,
     };
     match discover(&config) {
-        Ok(devices) => Some(devices.into_iter().map(Arc::new).collect()),
-        Err(unavailable) => {
-            eprintln!("SKIPPED: {unavailable}");
-            None
-        }
+        Ok(devices) => devices.into_iter().map(Arc::new).collect(),
+        Err(unavailable) => panic!("this test needs a card: {unavailable}"),
     }
 }
 
-fn open_one() -> Option<Device> {
-    Some(Device::new(open(1)?.swap_remove(0), 16 << 30))
+fn open_one() -> Device {
+    Device::new(open(1).swap_remove(0), 16 << 30)
 }
 
 /// Numbers that look random and are always the same, from -1 to 1.
@@ -128,8 +125,9 @@ fn activate(activation: Option<Activation>, x: f64) -> f64 {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn bytes_come_back_as_they_went() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     println!("{:?}", device.description());
     let host = Device::new(Arc::new(device::NullBackend::new(0, 1 << 40)), 1 << 40);
     let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -154,8 +152,9 @@ fn bytes_come_back_as_they_went() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn blocks_are_not_reused_before_other_streams_are_done() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     let host = Device::new(Arc::new(device::NullBackend::new(0, 1 << 40)), 1 << 40);
     const BYTES: usize = 24 << 20;
     let (up, down) =
@@ -187,8 +186,9 @@ fn blocks_are_not_reused_before_other_streams_are_done() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn too_much_memory_is_an_error_with_numbers() {
-    let Some(backend) = open(1) else { return };
+    let backend = open(1);
     match backend[0].allocate(1 << 45) {
         Err(Error::OutOfMemory(short)) => {
             assert_eq!(short.wanted, 1 << 45);
@@ -201,14 +201,16 @@ fn too_much_memory_is_an_error_with_numbers() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn every_kernel_loads() {
-    let Some(backend) = open(1) else { return };
+    let backend = open(1);
     println!("{} kernels", backend[0].compile_kernels().unwrap());
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn linear_layers_match_the_host() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     let sizes = [(1, 64, 64), (7, 129, 65), (64, 256, 512), (3, 5, 3), (130, 1000, 264)];
     let activations = [None, Some(Activation::GeluTanh), Some(Activation::Relu), Some(Activation::Silu)];
     for dtype in ACTIVATIONS {
@@ -248,8 +250,9 @@ fn linear_reference(
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn linear_layers_take_strided_rows_and_other_weights() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     // Rows 4..20 of each image's 24, columns 8..40 of 48: no single distance between rows.
     let (all, xs) = tensor(&device, &[3, 24, 48], DType::BF16, 5);
     let x = all.slice(1, 4, 16).unwrap().slice(2, 8, 32).unwrap();
@@ -273,8 +276,9 @@ fn linear_layers_take_strided_rows_and_other_weights() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn products_of_views_match_the_host() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     for dtype in ACTIVATIONS {
         for (turn_a, turn_b, repeat_b) in
             [(false, false, false), (true, false, false), (false, true, true), (true, true, false)]
@@ -323,8 +327,9 @@ fn products_of_views_match_the_host() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn products_are_added_to_rows_of_a_weight() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     for dtype in ACTIVATIONS {
         // Ranks that are and are not multiples of what the library likes, and rows in the middle.
         for (m, k, n) in [(3072, 64, 768), (40, 8, 96), (33, 5, 17), (1, 192, 256)] {
@@ -398,8 +403,9 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn convolutions_match_the_host() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     for (i, case) in cases().into_iter().enumerate() {
         for dtype in ACTIVATIONS {
             let kernel = &case.weight[2..];
@@ -491,8 +497,9 @@ fn convolution_reference(case: &Case, x: &[f32], weight: &[f32], bias: &[f32], d
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn large_convolutions_in_pieces_match_small_ones() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     // 512 channels of 3x3 need 1.2 GB of windows: five pieces. The middle must equal the small one's.
     let (x, xs) = tensor(&device, &[1, 512, 384, 384], DType::BF16, 3);
     let (weight, ws) = tensor(&device, &[16, 512, 3, 3], DType::BF16, 4);
@@ -525,8 +532,9 @@ fn large_convolutions_in_pieces_match_small_ones() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn noise_has_the_same_bits_as_on_the_host() {
-    let Some(device) = open_one() else { return };
+    let device = open_one();
     for count in [7, 16, 1000, 65_537] {
         let out = empty(&device, &[count], DType::F32);
         run(&device, op::NormalNoise { seed: 42, out: out.clone() });
@@ -537,8 +545,9 @@ fn noise_has_the_same_bits_as_on_the_host() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn one_card_works_as_two_devices() {
-    let Some(backends) = open(2) else { return };
+    let backends = open(2);
     assert!(backends.len() >= 2);
     let total = backends[0].memory().unwrap().total;
     let devices: Vec<Device> =
@@ -564,8 +573,9 @@ fn one_card_works_as_two_devices() {
 }
 
 #[test]
+#[ignore = "needs a card"]
 fn the_layers_above_cost_little() {
-    let Some(backend) = open(1) else { return };
+    let backend = open(1);
     let device = Device::new(Arc::clone(&backend[0]) as Arc<dyn Backend>, 16 << 30);
     println!("{:?}", backend[0].measure_bandwidths(device.ledger()).unwrap());
     let (m, n, k, repeats) = (4096, 12_288, 3072, 50);
@@ -596,4 +606,164 @@ fn the_layers_above_cost_little() {
         flops / through / 1e12
     );
     assert!(through < bare * 1.5, "bare {bare}, through the backend {through}");
+}
+
+/// Bytes that a call holds at most beside its operands, as the ledger saw it.
+fn held(device: &Device, call: &OpCall) -> u64 {
+    let used = device.ledger().report().used;
+    device.ledger().take_peak();
+    let stream = device.compute_stream().unwrap();
+    stream.launch(call).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(device.ledger().report().used, used, "{} gives back what it took", call.name());
+    device.ledger().peak() - used
+}
+
+fn linear(device: &Device, weight: DType, bias: DType) -> OpCall {
+    op::Linear {
+        x: empty(device, &[4608, 3072], DType::BF16),
+        weight: empty(device, &[9216, 3072], weight),
+        weight_scale: None,
+        bias: Some(empty(device, &[9216], bias)),
+        activation: None,
+        out: empty(device, &[4608, 9216], DType::BF16),
+    }
+    .into()
+}
+
+fn attention(device: &Device, dtype: DType) -> OpCall {
+    let heads = || empty(device, &[1, 4608, 24, 128], dtype);
+    let mask = op::AttentionMask::None;
+    op::Attention { q: heads(), k: heads(), v: heads(), mask, scale: 0.1, out: heads() }.into()
+}
+
+fn picture_convolution(device: &Device, size: usize, weight: DType, transposed: bool) -> OpCall {
+    op::Convolution {
+        x: empty(device, &[1, 128, size, size], DType::BF16),
+        weight: empty(device, &[128, 128, 3, 3], weight),
+        bias: Some(empty(device, &[128], DType::F32)),
+        window: vec![Window::padded(1); 2],
+        padding: Padding::Constant(0.0),
+        groups: 1,
+        transposed,
+        out: empty(device, &[1, 128, size, size], DType::BF16),
+    }
+    .into()
+}
+
+fn group_norm(device: &Device) -> OpCall {
+    op::GroupNorm {
+        x: empty(device, &[1, 128, 512, 512], DType::BF16),
+        weight: None,
+        bias: None,
+        groups: 32,
+        eps: 1e-6,
+        out: empty(device, &[1, 128, 512, 512], DType::BF16),
+    }
+    .into()
+}
+
+fn sum_of_all(device: &Device) -> OpCall {
+    let (x, out) = (empty(device, &[4096, 4096], DType::BF16), empty(device, &[1, 1], DType::BF16));
+    op::Reduce { kind: op::ReduceKind::Sum, x, out }.into()
+}
+
+/// A product of rows that repeat, which must be copied first.
+fn repeated_product(device: &Device) -> OpCall {
+    let a = empty(device, &[1, 512], DType::BF16).broadcast([2048, 512]).unwrap();
+    let (b, out) = (empty(device, &[512, 1024], DType::BF16), empty(device, &[2048, 1024], DType::BF16));
+    op::Matmul { a, b, alpha: 1.0, accumulate: false, out }.into()
+}
+
+/// One call of each kind that takes memory for a moment.
+fn calls_with_scratch() -> [fn(&Device) -> OpCall; 11] {
+    [
+        |device| linear(device, DType::BF16, DType::BF16),
+        |device| linear(device, DType::F32, DType::F32),
+        |device| attention(device, DType::BF16),
+        |device| attention(device, DType::F32),
+        |device| picture_convolution(device, 512, DType::BF16, false),
+        |device| picture_convolution(device, 512, DType::F32, false),
+        |device| picture_convolution(device, 16, DType::BF16, false),
+        |device| picture_convolution(device, 64, DType::F32, true),
+        group_norm,
+        sum_of_all,
+        repeated_product,
+    ]
+}
+
+#[test]
+#[ignore = "needs a card"]
+fn what_operations_hold_is_charged_and_was_foretold() {
+    let backend = open(1).swap_remove(0);
+    let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>, 16 << 30);
+    for make in calls_with_scratch() {
+        let call = make(&device);
+        let foretold = device.scratch_bytes(&call);
+        assert_eq!(held(&device, &call), foretold, "{call:?}");
+        assert!(device.least_scratch_bytes(&call) <= foretold, "{call:?}");
+        assert_eq!(backend.used_bytes(), device.ledger().report().used, "the pool has what the ledger has");
+    }
+    assert_eq!((backend.used_bytes(), device.ledger().report().used), (0, 0));
+}
+
+#[test]
+#[ignore = "needs a card"]
+fn a_dry_run_has_the_peak_of_the_pool() {
+    let backend = open(1).swap_remove(0);
+    let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>, 16 << 30);
+    let seconds = Arc::new(|call: &OpCall| call.flops() as f64 / 1e14);
+    let dry = Device::new(Arc::new(device::NullBackend::like(&device, 0, seconds)), 16 << 30);
+    // Operands of one call stay while the next is made, as activations of a model do.
+    let chain = |on: &Device| {
+        let mut kept: Option<OpCall> = None;
+        for make in calls_with_scratch() {
+            let call = make(on);
+            on.compute_stream().unwrap().launch(&call).unwrap();
+            kept = Some(call);
+        }
+        on.compute_stream().unwrap().synchronize().unwrap();
+        drop(kept);
+    };
+    backend.take_peak_bytes();
+    device.ledger().take_peak();
+    chain(&device);
+    let (pool, ledger) = (backend.take_peak_bytes(), device.ledger().peak());
+    chain(&dry);
+    let foretold = dry.ledger().peak();
+    println!("pool {pool}, ledger {ledger}, dry run {foretold}");
+    assert_eq!(ledger, pool);
+    assert!(foretold.abs_diff(pool) * 50 <= pool, "{foretold} is not within 2 % of {pool}");
+}
+
+#[test]
+#[ignore = "needs a card"]
+fn where_the_ledger_is_short_our_own_kernels_run_or_the_operation_is_named() {
+    let backend = open(1).swap_remove(0);
+    let device = Device::new(Arc::clone(&backend) as Arc<dyn Backend>, 16 << 30);
+    let call = attention(&device, DType::BF16);
+    let stream = device.compute_stream().unwrap();
+    let all = device.ledger().charge(device.ledger().report().available()).unwrap();
+    stream.launch(&call).unwrap();
+    let product = op::Matmul {
+        a: empty_view(&call),
+        b: empty_view(&call).transpose(0, 1).unwrap(),
+        alpha: 1.0,
+        accumulate: false,
+        out: output_view(&call),
+    };
+    let error = stream.launch(&product.into()).unwrap_err();
+    assert!(matches!(&error, Error::OutOfMemory(short) if short.op == Some("matmul")), "{error}");
+    stream.synchronize().unwrap();
+    drop(all);
+}
+
+/// Sixty-four rows of a call's first operand.
+fn empty_view(call: &OpCall) -> Operand {
+    call.inputs()[0].reshape([4608, 3072]).unwrap().slice(0, 0, 64).unwrap()
+}
+
+/// A square of a call's output.
+fn output_view(call: &OpCall) -> Operand {
+    call.output().reshape([4608, 3072]).unwrap().slice(0, 0, 64).unwrap().slice(1, 0, 64).unwrap()
 }
