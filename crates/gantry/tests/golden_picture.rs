@@ -27,6 +27,12 @@ impl Files {
         self.dir.path().join(file)
     }
 
+    /// The LoRA for the model, at a strength.
+    fn lora(&self, strength: &str) -> String {
+        let file = self.path("loras/flux_dev_micro_lora_kohya.safetensors");
+        format!("{}:{strength}", file.display())
+    }
+
     /// Runs `gantry draw` with the reference's settings.
     fn draw(&self, model: &str, more: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
@@ -59,8 +65,9 @@ fn mean_difference(a: &[u8], b: &[u8]) -> f64 {
 
 #[test]
 fn the_same_picture_as_comfyui_wherever_the_weights_are() {
+    let lora = "flux_dev_micro_lora_kohya";
     let files =
-        Files::write(&["flux_dev_micro", "flux_dev_micro-Q8_0", "clip_l_tiny", "t5xxl_tiny", "flux_ae"]);
+        Files::write(&["flux_dev_micro", "flux_dev_micro-Q8_0", "clip_l_tiny", "t5xxl_tiny", "flux_ae", lora]);
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/flux_dev_micro.png");
     let reference = pixels(&std::fs::read(reference).unwrap());
     let model = "diffusion_models/flux_dev_micro.safetensors";
@@ -74,6 +81,10 @@ fn the_same_picture_as_comfyui_wherever_the_weights_are() {
         let more = [&sims[..], &["--alloc", alloc]].concat();
         assert!(files.picture(model, &more) == resident, "'{alloc}' gives other bits");
     }
+    let patched = files.picture(model, &["--lora", &files.lora("0.5")]);
+    assert!(patched != resident, "the LoRA changes nothing");
+    let more = [&sims[..], &["--alloc", "sim:0,1.6mb;cpu,*", "--lora", &files.lora("0.5")]].concat();
+    assert!(files.picture(model, &more) == patched, "streamed weights give other bits with the LoRA");
     let quantised = files.picture("diffusion_models/flux_dev_micro-Q8_0.gguf", &[]);
     let difference = mean_difference(&quantised, &resident);
     assert!(difference > 0.0 && difference < 2.0, "Q8_0 differs by {difference} of 255");

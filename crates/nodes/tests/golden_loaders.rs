@@ -172,8 +172,13 @@ fn what_cannot_be_done_is_told() {
             ("virtual_vram_gb", 0.0.into()),
             ("expert_mode_allocations", allocation.into()),
         ];
-        shop.load("UNETLoaderDisTorch2MultiGPU", &inputs).unwrap_err()
+        shop.load("UNETLoaderDisTorch2MultiGPU", &inputs)
     };
+    // A text that has the normal mode in it says all of it, several donors included.
+    load("#sim:0;0.001;sim:1,cpu").unwrap();
+    let elsewhere = load("#sim:1;0.001;cpu").unwrap_err();
+    assert!(elsewhere.contains("computes on sim:1, and the model is to compute on sim:0"), "{elsewhere}");
+    let load = |allocation: &str| load(allocation).unwrap_err();
     let unknown = load("cuda:7,50%;cpu,*");
     assert!(unknown.contains("cuda:7") && unknown.contains("sim:1"), "{unknown}");
     let text = load("sim:0,much");

@@ -183,3 +183,77 @@ impl Sheet {
 fn device_of(place: &Place) -> Literal {
     place.compute.to_string().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use meta::DeviceId;
+    use nodes::Folders;
+    use nodes::studio::Settings;
+
+    use super::super::files::{ModelFiles, Offer};
+    use super::*;
+    use crate::machine::Machine;
+    use crate::serving;
+
+    /// A drawing by files that are only names.
+    fn drawing(offers: &[(&'static str, &str)], whole: bool, said: Option<&str>) -> Drawing {
+        let name = |at: usize| offers[at].1.to_owned();
+        let offer = |(key, name): &(&'static str, &str)| Offer {
+            key: *key,
+            name: (*name).to_owned(),
+            path: PathBuf::from(*name),
+        };
+        let files = ModelFiles {
+            model: name(0),
+            encoders: (!whole).then(|| [name(1), name(2)]),
+            autoencoder: (!whole).then(|| name(3)),
+            loras: vec![(name(4), 0.5), (name(4), -1.0)],
+            takes_guidance: true,
+            offers: offers.iter().map(offer).collect(),
+        };
+        let place = Place { compute: DeviceId::sim(0), said: said.map(str::to_owned) };
+        let size = PictureSize { width: 64, height: 32 };
+        Drawing { prompt: "x".to_owned(), size, steps: 3, seed: u64::MAX, guidance: 3.5, files, place }
+    }
+
+    #[test]
+    fn every_form_of_the_workflow_is_valid_and_leaves_nothing_to_chance() {
+        let machine = Machine::for_tests();
+        let (clip, t5, vae, lora) =
+            (("text_encoders", "c.safetensors"), ("text_encoders", "t"), ("vae", "v"), ("loras", "l"));
+        let plain = [("diffusion_models", "m.sft"), clip, t5, vae, lora];
+        let packed = [("unet_gguf", "m.gguf"), clip, ("clip_gguf", "t.GGUF"), vae, lora];
+        let whole = [("checkpoints", "all"), clip, t5, vae, lora];
+        for (offers, is_whole) in [(&plain, false), (&packed, false), (&whole, true)] {
+            for said in [None, Some(""), Some("sim:0,1mb;cpu,*"), Some("#sim:0;0.5;sim:1,cpu")] {
+                let drawing = drawing(offers, is_whole, said);
+                let compute = Some(drawing.place.compute);
+                let folders = Folders::default();
+                let mut studio =
+                    serving::open_studio(&machine, folders, compute, Settings::default()).unwrap();
+                for file in &drawing.files.offers {
+                    studio.offer(file.key, &file.name, &file.path);
+                }
+                let catalogue = nodes::catalogue(&Arc::new(studio));
+                let (mut prompt, sampler) = workflow(&drawing);
+                let accepted = graph::validate(&catalogue, &mut prompt, None);
+                let accepted = accepted.unwrap_or_else(|rejected| panic!("{offers:?} {said:?}: {rejected:?}"));
+                assert_eq!((accepted.outputs.len(), accepted.node_errors.len()), (1, 0));
+                assert_eq!(prompt.nodes[&sampler].class_type.as_deref(), Some("KSampler"));
+                let text = serde_json::to_string(&prompt.to_literal()).unwrap();
+                assert_eq!(text.contains("\"sim:0\""), said.is_some(), "{text}");
+                assert_eq!(text.matches("LoraLoaderModelOnly").count(), 2, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_no_patches_fill_are_refused() {
+        assert!(check_size(PictureSize { width: 48, height: 1024 }).is_ok());
+        let error = check_size(PictureSize { width: 100, height: 64 }).unwrap_err().to_string();
+        assert_eq!(error, "100x64 is no size for FLUX: both sides must be multiples of 16");
+    }
+}

@@ -48,6 +48,13 @@ fn wrong_files_and_folders_are_named_with_their_flags() {
     let lora = drawing(&["--clip-l", &clip, "--t5", &t5, "-o", "x.png", "--lora", &vae]);
     let lora: Vec<&str> = lora.iter().map(String::as_str).collect();
     fails(&dir, &lora, &["--lora", "no LoRA but an autoencoder"]);
+    let strength = drawing(&["--clip-l", &clip, "--t5", &t5, "-o", "x.png", "--lora", "x.safetensors:nan"]);
+    let strength: Vec<&str> = strength.iter().map(String::as_str).collect();
+    fails(&dir, &strength, &["--lora x.safetensors:nan", "a number from -100 to 100"]);
+    fails(&dir, &["demo", "--cpu", "--alloc", "cpu,2xb"], &["cpu,2xb\n     ^^ 'xb' is not a unit"]);
+    let other = ["demo", "--cpu", "--compute", "cpu", "--sim-device", "1gb@9gbps", "--alloc", "#sim:0;1;cpu"];
+    fails(&dir, &other, &["#sim:0;1;cpu\n ^^^^^", "the model is to compute on cpu"]);
+    assert!(!dir.path().join("x.png").exists() && !dir.path().join("demo.png").exists());
     fails(&dir, &["run", "--cpu", "none.json"], &["none.json cannot be read", "workflow"]);
     fails(&dir, &["run", "--cpu", "folder"], &["folder is a folder"]);
     fails(&dir, &["run", "--cpu", "text.json"], &["text.json is no JSON", "workflow"]);

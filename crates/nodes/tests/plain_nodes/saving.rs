@@ -48,6 +48,24 @@ fn the_workflow_can_be_left_out() {
 }
 
 #[test]
+fn a_program_can_keep_what_is_saved() {
+    let (bench, kept) = Workbench::keeping();
+    let pictures = image([2, 2, 3, 3], |at| at as f32 / 100.0);
+    let given = || inputs().with("images", value(&pictures)).with("filename_prefix", "cat");
+    let items = shown(&bench.run("SaveImage", given()).unwrap(), "images");
+    assert_eq!(items[1], ["cat_00002_.png", "", "output"]);
+    let files = kept.take();
+    assert_eq!(files.len(), 2);
+    let pixels = picture::decode_pixels(&files[1]).unwrap();
+    assert_eq!((pixels.width, pixels.height, pixels.bytes[0]), (3, 2, (18.0f32 / 100.0 * 255.0) as u8));
+    assert_eq!(picture::png_text(&files[0])[0].0, "prompt");
+    assert!(kept.take().is_empty() && !bench.folder.join("output").exists());
+    // Previews are no results.
+    bench.run("PreviewImage", inputs().with("images", value(&pictures))).unwrap();
+    assert!(kept.take().is_empty() && bench.folder.join("temp").is_dir());
+}
+
+#[test]
 fn previews_go_to_the_temporary_folder() {
     let bench = Workbench::new();
     let picture = value(&image([1, 4, 4, 3], |_| 0.5));

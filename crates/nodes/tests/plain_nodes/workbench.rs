@@ -10,7 +10,7 @@ use graph::{
 };
 use meta::DeviceId;
 use nodes::host::{Host, Samples};
-use nodes::studio::Settings;
+use nodes::studio::{KeptPictures, Settings};
 use nodes::value::{Image, LatentImage, Mask};
 use nodes::{Folders, Studio};
 use sampling::Latent;
@@ -61,12 +61,26 @@ impl Workbench {
 
     /// On these devices.
     pub(crate) fn on(devices: Registry, settings: Settings) -> Workbench {
+        Workbench::over(devices, settings, |_| ()).0
+    }
+
+    /// One that keeps saved pictures in memory.
+    pub(crate) fn keeping() -> (Workbench, KeptPictures) {
+        Workbench::over(Registry::new([]), Settings::default(), Studio::keep_pictures)
+    }
+
+    fn over<T>(
+        devices: Registry,
+        settings: Settings,
+        prepare: impl FnOnce(&mut Studio) -> T,
+    ) -> (Workbench, T) {
         let folder = ScratchDir::new().unwrap();
         let folders = Folders::at(folder.path());
         std::fs::create_dir_all(&folders.input).unwrap();
-        let studio = Studio::new(folders, devices, DeviceId::CPU, settings);
+        let mut studio = Studio::new(folders, devices, DeviceId::CPU, settings);
+        let prepared = prepare(&mut studio);
         let catalogue = nodes::catalogue(&Arc::new(studio));
-        Workbench { folder, catalogue, events: Arc::default(), extra: Map::new() }
+        (Workbench { folder, catalogue, events: Arc::default(), extra: Map::new() }, prepared)
     }
 
     /// A call of a class; inputs that are not given have their defaults, menus their first entry.
