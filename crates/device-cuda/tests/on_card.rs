@@ -572,6 +572,38 @@ fn one_card_works_as_two_devices() {
     assert!(relative_error(&values(&devices[1], &out), &want) < tolerance(DType::BF16));
 }
 
+/// Merging a LoRA into a weight costs about what reading and writing the weight costs.
+#[test]
+fn a_lora_is_merged_in_one_pass_over_the_weight() {
+    let Some(backend) = open(1) else { return };
+    let within = backend[0].measure_bandwidths().unwrap().within;
+    let device = Device::new(Arc::clone(&backend[0]) as Arc<dyn Backend>, 16 << 30);
+    let (rows, columns, repeats) = (12_288, 3072, 40);
+    let operand = |dims: [usize; 2]| {
+        let bytes = device.upload(&vec![0u8; dims[0] * dims[1] * 2]).unwrap();
+        Operand::new(bytes, Encoding::BF16, dims, 0).unwrap()
+    };
+    // More than the card's cache holds, one after the other, as blocks arrive.
+    let weights: Vec<Operand> = (0..8).map(|_| operand([rows, columns])).collect();
+    for rank in [16, 64, 192] {
+        let (a, b) = (operand([rows, rank]), operand([rank, columns]));
+        let merge = |i: usize| {
+            let (a, b, out) = (a.clone(), b.clone(), weights[i % weights.len()].clone());
+            OpCall::from(op::Matmul { a, b, alpha: 0.5, accumulate: true, out })
+        };
+        let stream = device.compute_stream().unwrap();
+        (0..3).for_each(|i| stream.launch(&merge(i)).unwrap());
+        stream.synchronize().unwrap();
+        let start = std::time::Instant::now();
+        (0..repeats).for_each(|i| stream.launch(&merge(i)).unwrap());
+        stream.synchronize().unwrap();
+        let seconds = start.elapsed().as_secs_f64() / repeats as f64;
+        let floor = (rows * columns * 2) as f64 / within;
+        println!("rank {rank}: {:.1} µs, a copy of the weight {:.1} µs", seconds * 1e6, floor * 1e6);
+        assert!(rank > 64 || seconds < floor * 2.5, "{seconds} s for what moves in {floor}");
+    }
+}
+
 #[test]
 #[ignore = "needs a card"]
 fn the_layers_above_cost_little() {

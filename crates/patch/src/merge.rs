@@ -83,6 +83,17 @@ impl Merge {
         Ok(bytes_of(plan_for(device, encoding, patches)?.as_deref(), patches) as u64)
     }
 
+    /// The most bytes that one merge into a weight in this encoding takes of a device for a moment. A product takes none.
+    pub fn moment_bytes_for(device: &Device, encoding: Encoding, patches: &[Patch]) -> Result<u64> {
+        if plan_for(device, encoding, patches)?.is_some() {
+            return Ok(0);
+        }
+        let unpacked = patches.first().filter(|_| encoding != Encoding::F32);
+        let unpacked = unpacked.map_or(0, |patch| 2 * patch.weight_shape().count());
+        let most = patches.iter().map(Patch::values_at_once).max().unwrap_or(0);
+        Ok(((unpacked + most) * DType::F32.bytes()) as u64)
+    }
+
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -10,7 +10,7 @@ use crate::factor::flat;
 use crate::file::Change;
 use crate::keys::{KeyMap, Rows, Target};
 use crate::signature::Signature;
-use crate::{Adapter, Error, PatchFile, Result};
+use crate::{Adapter, Delta, Error, PatchFile, Result};
 
 /// A change to one weight at one strength.
 #[derive(Clone, Debug)]
@@ -79,12 +79,29 @@ impl Patch {
     pub fn beside_flops(&self, inputs: usize) -> u64 {
         let (rows, columns) = flat(&self.target_shape());
         let per_input = match &self.adapter.delta {
-            crate::Delta::Lora { down, mid: None, .. } if !self.adapter.needs_weight() => {
+            Delta::Lora { down, mid: None, .. } if !self.adapter.needs_weight() => {
                 down.flat().0 as u64 * (rows as u64 + columns as u64)
             }
             _ => rows as u64 * columns as u64,
         };
         2 * per_input * inputs as u64
+    }
+
+    /// Values in f32 that there are at a time, at most, while it is computed beside a weight.
+    pub(crate) fn values_at_once(&self) -> usize {
+        // How many arrays of the changed rows' size, and whether the factors are smaller than those.
+        let (arrays, factored) = match &self.adapter.delta {
+            Delta::Lora { .. } | Delta::Lokr { .. } => (1, true),
+            Delta::Loha { .. } => (3, true),
+            Delta::Glora { .. } => (5, true),
+            Delta::Difference(_) => (2, false),
+            Delta::Replacement(_) => (1, false),
+        };
+        let decomposed = if self.adapter.dora.is_some() { 5 } else { 0 };
+        let swapped = 2 * usize::from(self.halves_swapped);
+        let factors: usize = self.adapter.factors().iter().map(|factor| factor.shape().count()).sum();
+        let factors = if factored { 2 * factors } else { 0 };
+        (arrays + decomposed + swapped) * self.target_shape().count() + factors
     }
 
     /// Whether another patch is the same change of the same weight, at whatever strength.

@@ -70,8 +70,7 @@ pub enum Error {
     },
     /// A weight that cannot be kept in the type that was asked for.
     #[error(
-        "{name}: {weight} is stored as {encoding}, which cannot be cast to {to}; load it with the weight_dtype \
-         \"default\""
+        "{weight} of {name} is stored as {encoding}, which cannot be cast to {to}; load it as it is stored"
     )]
     CannotCast {
         /// The model.

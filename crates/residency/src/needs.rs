@@ -181,14 +181,18 @@ pub(crate) fn patch_bytes(spec: &WeightSpec, copies: Copies, lane: &Lane, patche
 }
 
 /// Bytes that a set takes on a device if every block computes there and is streamed to it, or lies in the mapped file if
-/// it is the host: no plan takes more.
+/// it is the host: no plan takes more. What the largest merge takes for a moment is among them.
 pub(crate) fn most_patch_bytes(manifest: &Manifest, patches: &PatchSet, lane: &Lane) -> Result<u64> {
     let on_host = lane.device().id().kind == DeviceKind::Cpu;
     let copies = if on_host { Copies::Mapped } else { Copies::Streamed };
-    let mut bytes = 0;
+    let (mut held, mut moment) = (0, 0);
     for (name, list) in patches.iter() {
         let Some(index) = manifest.index_of(name) else { continue };
-        bytes += patch_bytes(&manifest.weights()[index], copies, lane, list)?;
+        let spec = &manifest.weights()[index];
+        held += patch_bytes(spec, copies, lane, list)?;
+        if copies == Copies::Streamed && Way::of(spec, lane) == Way::Merged {
+            moment = Merge::moment_bytes_for(lane.device(), spec.kept_as, list)?.max(moment);
+        }
     }
-    Ok(bytes)
+    Ok(held + moment)
 }

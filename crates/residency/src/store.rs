@@ -90,8 +90,8 @@ impl Residency {
         needs::cast_on_host(manifest, plan)
     }
 
-    /// The most bytes that a patch set holds on a lane's device while it is in force there. A plan that leaves so much
-    /// more room to work in can be patched.
+    /// The most bytes that a patch set takes on a lane's device while it is in force there: what it holds, and what merging
+    /// the largest weight takes for a moment. A plan that leaves so much more room to work in can be patched.
     pub fn patch_bytes(manifest: &Manifest, patches: &PatchSet, lane: &Lane) -> Result<u64> {
         needs::most_patch_bytes(manifest, patches, lane)
     }

@@ -192,16 +192,23 @@ fn a_lora_on_streamed_blocks_takes_what_is_told_and_nothing_of_the_host() {
         residency.set_patches(id, set).unwrap();
         seen.take();
         let session = residency.open(id, &Cancel::default()).unwrap();
+        let held = used_by(&residency, DeviceId::sim(0)) - without;
+        let ledger = residency.devices().get(DeviceId::sim(0)).unwrap().ledger();
         for _ in 0..3 {
             forward(&session, &input()).unwrap();
             assert_eq!(used_by(&residency, DeviceId::CPU), 0, "{form}");
         }
         assert_eq!(seen.take()[0], 3, "{form}: only the results are read");
+        ledger.reset_peak();
+        (0..BLOCKS).for_each(|block| drop(session.lease(block).unwrap()));
+        let merging = ledger.report().peak - without;
+        assert!(merging <= told, "{form}: {merging} where {told} were told");
+        assert!(form != "LoRA" || (held == told && merging == told), "a product takes nothing for a moment");
         let report = residency.models().pop().unwrap();
         drop(session);
-        assert_eq!(used_by(&residency, DeviceId::sim(0)), without + told, "{form}");
+        assert_eq!(used_by(&residency, DeviceId::sim(0)), without + held, "{form}");
         let reported = report.bytes.iter().find(|(device, _)| *device == DeviceId::sim(0)).unwrap().1;
-        assert_eq!(reported, without + told, "{form}");
+        assert_eq!(reported, without + held, "{form}");
         assert_nothing_reserved(residency.devices());
         residency.unload(id).unwrap();
         assert_eq!(used(residency.devices()), [0, 0, 0], "{form}");
