@@ -45,15 +45,23 @@ fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let p = &plan.prediction;
+    let slots = plan.ring.map(|ring| {
+        let plural = if ring.slots == 1 { "" } else { "s" };
+        format!("through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))
+    });
+    let streamed = ByteSize(plan.streamed_bytes());
+    if !p.known {
+        write!(f, "predicted time per step: not measured yet")?;
+        slots.iter().try_for_each(|slots| write!(f, "; {streamed} copied {slots}"))?;
+        return write!(f, "\nallocation {}", plan.to_allocation());
+    }
     write!(f, "predicted {} per step: {} computing", seconds(p.seconds_per_step), seconds(p.compute_s))?;
     if p.hop_s > 0.0 {
         write!(f, ", {} moving activations", seconds(p.hop_s))?;
     }
-    if let Some(ring) = plan.ring {
-        let streamed = ByteSize(plan.streamed_bytes());
-        write!(f, ", {} waiting; {streamed} copied in {}", seconds(p.stall_s), seconds(p.copy_s))?;
-        let plural = if ring.slots == 1 { "" } else { "s" };
-        write!(f, " through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))?;
+    if let Some(slots) = slots {
+        let (waiting, copying) = (seconds(p.stall_s), seconds(p.copy_s));
+        write!(f, ", {waiting} waiting; {streamed} copied in {copying} {slots}")?;
     }
     write!(f, "\nallocation {}", plan.to_allocation())
 }

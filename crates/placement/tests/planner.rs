@@ -486,6 +486,20 @@ allocation cuda:0,1795mb;cpu,*";
 }
 
 #[test]
+fn a_plan_from_speeds_that_nobody_measured_shows_no_times() {
+    let mut request = request(equal_blocks(4, 0.5), big_machine(), "cuda:0,2gb;cpu,*");
+    let text = planned(&request).to_string();
+    assert!(text.contains("predicted 2.00 s per step"), "{text}");
+    request.speeds_known = false;
+    let plan = planned(&request);
+    let text = plan.to_string();
+    let told = "predicted time per step: not measured yet; 2.00 GB copied through 2 slots of 1.00 GB\nallocation";
+    assert!(text.contains(told), "{text}");
+    assert!(!text.contains(" ms") && !text.contains(" s "), "{text}");
+    assert_eq!(serde_json::to_value(&plan).unwrap()["prediction"]["known"], false);
+}
+
+#[test]
 fn a_plan_is_json() {
     let plan = planned(&request(equal_blocks(4, 0.5), big_machine(), "cuda:0,2gb;cpu,*"));
     let json = serde_json::to_value(&plan).unwrap();
@@ -497,6 +511,7 @@ fn a_plan_is_json() {
     assert_eq!(json["ring"]["slot_bytes"], GB);
     assert_eq!(json["devices"][0]["weight_bytes"], 2 * GB);
     assert_eq!(json["prediction"]["seconds_per_step"], 2.0);
+    assert_eq!(json["prediction"]["known"], true);
     assert!(json.get("written").is_none());
 }
 

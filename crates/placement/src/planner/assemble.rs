@@ -129,6 +129,7 @@ fn check_room(usage: &DeviceUse) -> Result<(), PlanError> {
 struct Timeline {
     blocks: Vec<StepBlock>,
     return_hop_s: f64,
+    known: bool,
 }
 
 impl Timeline {
@@ -149,11 +150,12 @@ impl Timeline {
             }
         });
         let steps = steps.collect();
-        Timeline { blocks: steps, return_hop_s: hop(activations_on, problem.compute()) }
+        let return_hop_s = hop(activations_on, problem.compute());
+        Timeline { blocks: steps, return_hop_s, known: problem.request.speeds_known }
     }
 
     fn predict(&self, slots: usize) -> Prediction {
-        simulate(&self.blocks, slots, self.return_hop_s)
+        Prediction { known: self.known, ..simulate(&self.blocks, slots, self.return_hop_s) }
     }
 }
 
