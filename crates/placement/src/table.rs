@@ -25,8 +25,10 @@ impl fmt::Display for Plan {
 
 fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let columns = ["weights", "ring", "working", "in all", "available"];
+    let asks = plan.devices.iter().any(|usage| usage.asked_bytes.is_some());
+    let asked = asks.then_some("asked");
     write!(f, "{:8}", "device")?;
-    columns.iter().try_for_each(|column| write!(f, "  {column:>10}"))?;
+    asked.iter().chain(&columns).try_for_each(|column| write!(f, "  {column:>10}"))?;
     writeln!(f)?;
     for usage in &plan.devices {
         write!(f, "{:8}", usage.device)?;
@@ -37,7 +39,8 @@ fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             usage.total_bytes(),
             usage.available_bytes,
         ];
-        numbers.iter().try_for_each(|bytes| write!(f, "  {:>10}", ByteSize(*bytes)))?;
+        let asked = usage.asked_bytes.iter();
+        asked.chain(&numbers).try_for_each(|bytes| write!(f, "  {:>10}", ByteSize(*bytes)))?;
         writeln!(f)?;
     }
     Ok(())
