@@ -4,6 +4,8 @@ use std::fmt;
 
 use meta::DeviceId;
 
+use crate::request::RemotePolicy;
+
 /// What the user asked: how much of a model goes where.
 ///
 /// It prints as the text that says the same, and that text parses back to an equal value.
@@ -13,6 +15,8 @@ pub struct Allocation {
     pub amounts: Amounts,
     /// Which blocks go where, when the text says so.
     pub order: Option<Order>,
+    /// What to do with blocks that live on other accelerators, when the text says so.
+    pub remote: Option<RemotePolicy>,
     /// The compute device, when the text names one (only the combined form does).
     pub compute: Option<DeviceId>,
 }
@@ -20,7 +24,7 @@ pub struct Allocation {
 impl Allocation {
     /// An allocation with these amounts and nothing else said.
     pub const fn new(amounts: Amounts) -> Allocation {
-        Allocation { amounts, order: None, compute: None }
+        Allocation { amounts, order: None, remote: None, compute: None }
     }
 }
 
@@ -110,6 +114,7 @@ impl fmt::Display for Allocation {
             Amounts::Fraction(entries) => write_entries(entries, |n| n.to_string()),
         };
         items.extend(self.order.map(|order| format!("order={}", order.name())));
+        items.extend(self.remote.map(|remote| format!("remote={}", remote.name())));
         f.write_str(&items.join(";"))?;
 
         let compute = self.compute.map(|device| device.to_string()).unwrap_or_default();

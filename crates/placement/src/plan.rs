@@ -92,6 +92,8 @@ pub struct DeviceUse {
     pub device: DeviceId,
     /// The weights whose home it is.
     pub weight_bytes: u64,
+    /// The weights that the user gave it, where amounts were given; whole blocks come to a little more or less.
+    pub asked_bytes: Option<u64>,
     /// The ring, on the compute device.
     pub ring_bytes: u64,
     /// Memory to work in, where blocks run.
@@ -144,7 +146,7 @@ impl Plan {
         };
         let order = (self.order == Order::Contiguous).then_some(Order::Contiguous);
         let amounts = Amounts::Bytes(devices.into_iter().map(entry).collect());
-        Allocation { amounts, order, compute: None }
+        Allocation { amounts, order, remote: None, compute: None }
     }
 }
 

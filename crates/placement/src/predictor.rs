@@ -17,6 +17,8 @@ pub struct StepBlock {
 /// The predicted seconds of one step, once the pipeline has settled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
+    /// Whether the speeds it comes from were measured; if not, its numbers are for comparing plans and not for people.
+    pub known: bool,
     /// The step.
     pub seconds_per_step: f64,
     /// Computing in it.
@@ -90,6 +92,7 @@ pub fn simulate(blocks: &[StepBlock], slots: usize, return_hop_s: f64) -> Predic
         stall_s: stall / counted,
     });
     Prediction {
+        known: true,
         seconds_per_step: seconds / counted,
         compute_s: blocks.iter().map(|block| block.compute_s).sum(),
         hop_s: blocks.iter().map(|block| block.hop_s).sum::<f64>() + return_hop_s,

@@ -28,6 +28,8 @@ pub struct PlanRequest {
     pub ring: RingLimits,
     /// What to do with byte amounts that together exceed the model.
     pub overfull: Overfull,
+    /// Whether links and block times were measured. If not, the plan has no times to show.
+    pub speeds_known: bool,
 }
 
 impl PlanRequest {
@@ -44,6 +46,7 @@ impl PlanRequest {
             remote: RemotePolicy::default(),
             ring: RingLimits::default(),
             overfull: Overfull::default(),
+            speeds_known: true,
         }
     }
 }
@@ -109,6 +112,17 @@ pub enum RemotePolicy {
     Stream,
     /// Compute where the weights live and move the activations.
     InPlace,
+}
+
+impl RemotePolicy {
+    /// The word after `remote=`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RemotePolicy::Auto => "auto",
+            RemotePolicy::Stream => "stream",
+            RemotePolicy::InPlace => "inplace",
+        }
+    }
 }
 
 /// How many slots the ring for streamed blocks has.

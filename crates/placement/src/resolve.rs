@@ -23,8 +23,6 @@ pub(crate) struct Targets {
     pub(crate) shares: Vec<(DeviceId, u64)>,
     /// Who takes what whole blocks leave over.
     pub(crate) taker: DeviceId,
-    /// Whether the user gave the taker a number that must be met to within one block as well.
-    pub(crate) taker_is_numbered: bool,
 }
 
 impl Targets {
@@ -196,7 +194,7 @@ fn give_out(
 }
 
 fn with_remainder(shares: Vec<(DeviceId, u64)>, taker: DeviceId, left: u64) -> Targets {
-    let mut targets = Targets { shares, taker, taker_is_numbered: false };
+    let mut targets = Targets { shares, taker };
     targets.add(taker, left);
     targets
 }
@@ -210,7 +208,7 @@ fn numbered(shares: Vec<(DeviceId, u64)>, scale: &Scale<'_>) -> Targets {
         .or_else(|| shares.iter().map(|(device, _)| *device).max())
         .unwrap_or(scale.compute);
     let left = scale.model_bytes - shares.iter().map(|(_, bytes)| bytes).sum::<u64>();
-    let mut targets = Targets { shares, taker, taker_is_numbered: true };
+    let mut targets = Targets { shares, taker };
     targets.add(taker, left);
     targets
 }

@@ -25,8 +25,10 @@ impl fmt::Display for Plan {
 
 fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let columns = ["weights", "ring", "working", "in all", "available"];
+    let asks = plan.devices.iter().any(|usage| usage.asked_bytes.is_some());
+    let asked = asks.then_some("asked");
     write!(f, "{:8}", "device")?;
-    columns.iter().try_for_each(|column| write!(f, "  {column:>10}"))?;
+    asked.iter().chain(&columns).try_for_each(|column| write!(f, "  {column:>10}"))?;
     writeln!(f)?;
     for usage in &plan.devices {
         write!(f, "{:8}", usage.device)?;
@@ -37,7 +39,8 @@ fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             usage.total_bytes(),
             usage.available_bytes,
         ];
-        numbers.iter().try_for_each(|bytes| write!(f, "  {:>10}", ByteSize(*bytes)))?;
+        let asked = usage.asked_bytes.iter();
+        asked.chain(&numbers).try_for_each(|bytes| write!(f, "  {:>10}", ByteSize(*bytes)))?;
         writeln!(f)?;
     }
     Ok(())
@@ -45,15 +48,23 @@ fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let p = &plan.prediction;
+    let slots = plan.ring.map(|ring| {
+        let plural = if ring.slots == 1 { "" } else { "s" };
+        format!("through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))
+    });
+    let streamed = ByteSize(plan.streamed_bytes());
+    if !p.known {
+        write!(f, "predicted time per step: not measured yet")?;
+        slots.iter().try_for_each(|slots| write!(f, "; {streamed} copied {slots}"))?;
+        return write!(f, "\nallocation {}", plan.to_allocation());
+    }
     write!(f, "predicted {} per step: {} computing", seconds(p.seconds_per_step), seconds(p.compute_s))?;
     if p.hop_s > 0.0 {
         write!(f, ", {} moving activations", seconds(p.hop_s))?;
     }
-    if let Some(ring) = plan.ring {
-        let streamed = ByteSize(plan.streamed_bytes());
-        write!(f, ", {} waiting; {streamed} copied in {}", seconds(p.stall_s), seconds(p.copy_s))?;
-        let plural = if ring.slots == 1 { "" } else { "s" };
-        write!(f, " through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))?;
+    if let Some(slots) = slots {
+        let (waiting, copying) = (seconds(p.stall_s), seconds(p.copy_s));
+        write!(f, ", {waiting} waiting; {streamed} copied in {copying} {slots}")?;
     }
     write!(f, "\nallocation {}", plan.to_allocation())
 }

@@ -1,10 +1,7 @@
 //! Texts of the allocation language and what they mean, or where they go wrong.
 
 use meta::DeviceId;
-use placement::{
-    Allocation, AllocationError, AllocationProblem as Problem, AllocationText, Amount, Amounts, Entry,
-    MAX_TEXT_BYTES, Mode, Order,
-};
+use placement::{Allocation, AllocationError, AllocationProblem as Problem, AllocationText, Amount, Amounts, Entry, MAX_TEXT_BYTES, Mode, Order, RemotePolicy};
 use proptest::prelude::*;
 
 const GB: u64 = 1 << 30;
@@ -293,11 +290,9 @@ fn any_amounts() -> impl Strategy<Value = Amounts> {
 
 fn any_allocation() -> impl Strategy<Value = Allocation> {
     let order = prop::option::of(prop_oneof![Just(Order::Interleaved), Just(Order::Contiguous)]);
-    (any_amounts(), order, prop::option::of(any_device())).prop_map(|(amounts, order, compute)| Allocation {
-        amounts,
-        order,
-        compute,
-    })
+    let remote = prop_oneof![Just(RemotePolicy::Auto), Just(RemotePolicy::Stream), Just(RemotePolicy::InPlace)];
+    (any_amounts(), order, prop::option::of(remote), prop::option::of(any_device()))
+        .prop_map(|(amounts, order, remote, compute)| Allocation { amounts, order, remote, compute })
 }
 
 /// Pieces of the language in any order: nearer to real mistakes than any text is.

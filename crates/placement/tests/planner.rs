@@ -91,7 +91,6 @@ fn streamed_blocks_lie_between_resident_ones() {
         ("cuda:0,10gb;cpu,*", "0h0h0h0h0h0h0h0h0h0h"),
         ("cuda:0,5gb;cpu,*", "h0hhh0hhh0hhh0hhh0hh"),
         ("cuda:0,25%;cpu,75%", "h0hhh0hhh0hhh0hhh0hh"),
-        ("#cuda:0;15;cpu", "h0hhh0hhh0hhh0hhh0hh"),
         ("cpu,*", "hhhhhhhhhhhhhhhhhhhh"),
         ("cuda:0,15gb;cpu,*;order=contiguous", "000000000000000hhhhh"),
         ("cpu,*;cuda:0,15gb;order=contiguous", "hhhhh000000000000000"),
@@ -222,8 +221,9 @@ fn automatic_mode_offloads_as_little_as_it_can() {
         planned(&request)
     };
     assert_eq!(weights(&with(22), CPU), 0);
-    // 19 GB of room: 17 resident, 2 slots, 3 streamed.
-    assert_eq!(weights(&with(21), CPU), 3 * GB);
+    // 19 GB of room: 18 resident, 1 slot, 2 streamed, far enough from each other.
+    assert_eq!(weights(&with(21), CPU), 2 * GB);
+    // 10 GB of room: with one slot copies would wait, so 8 resident, 2 slots, 12 streamed.
     assert_eq!(weights(&with(12), CPU), 12 * GB);
     assert_eq!(weights(&with(4), CPU), 20 * GB);
     let mut request = request(equal_blocks(20, 0.03), devices(2), "");
@@ -255,15 +255,12 @@ fn normal_mode_fills_donors_in_their_order() {
         let plan = planned(&request);
         [C0, C1, C2, CPU].map(|device| weights(&plan, device) / GB)
     };
-    assert_eq!(case("#cuda:0;8;cuda:1,cpu"), [12, 3, 0, 5]);
-    assert_eq!(case("#cuda:0;8;cpu,cuda:1"), [12, 0, 0, 8]);
-    assert_eq!(case("#cuda:0;8;cuda:1,cuda:2,cpu"), [12, 3, 5, 0]);
-    assert_eq!(case("#cuda:0;2;cuda:1"), [18, 2, 0, 0]);
+    // The ring has two slots, because the link is the bound.
+    assert_eq!(case("#cuda:0;8;cuda:1,cpu"), [10, 3, 0, 7]);
+    assert_eq!(case("#cuda:0;8;cpu,cuda:1"), [10, 0, 0, 10]);
+    assert_eq!(case("#cuda:0;8;cuda:1,cuda:2,cpu"), [10, 3, 7, 0]);
+    assert_eq!(case("#cuda:0;2;cuda:1"), [17, 3, 0, 0]);
     assert_eq!(case("#cuda:0;0;cpu"), [20, 0, 0, 0]);
-    // More than the model has is all of it, and the plan says so.
-    let plan = planned(&request(equal_blocks(4, 0.01), devices.clone(), "#cuda:0;8;cpu"));
-    assert_eq!(weights(&plan, CPU), 4 * GB);
-    assert_eq!(plan.notes, ["8.00 GB was to be moved and only 4.00 GB of the model can be"]);
     // A donor that cannot hold it is an error with what would fit.
     let error = plan_error(&request(equal_blocks(20, 0.01), devices.clone(), "#cuda:0;8;cuda:1"));
     let PlanError::NoRoom { device: C1, wanted, available, nearest: Some(nearest), .. } = &error else {
@@ -280,8 +277,8 @@ fn normal_mode_makes_room_for_the_ring() {
     let mut request = request(equal_blocks(20, 0.01), devices, "#cuda:0;4;cpu");
     request.working_bytes = GB;
     let plan = planned(&request);
-    assert_eq!(weights(&plan, CPU), 6 * GB);
-    assert_eq!(plan.notes, ["6.00 GB is moved instead of 4.00 GB, to make room for the ring"]);
+    assert_eq!(weights(&plan, CPU), 5 * GB);
+    assert_eq!(plan.notes, ["5.00 GB is moved, so that cuda:0 holds 4.00 GB less with the ring and all"]);
     // What does not fit even without a ring is an error.
     request.devices[1].available_bytes = 17 * GB - 1;
     let error = plan_error(&request);
@@ -345,7 +342,7 @@ fn three_devices_share_as_written() {
     let plan = planned(&request);
     for (device, asked) in [(C0, 8 * GB), (C1, 6 * GB)] {
         let got = weights(&plan, device);
-        assert!(got <= asked && got + 680_000_000 > asked, "{device} has {got}");
+        assert!(got.abs_diff(asked) <= 283_000_000 / 2, "{device} has {got}");
     }
     let on_c1 = plan.blocks.iter().filter(|block| block.home == C1);
     assert!(on_c1.clone().all(|block| block.runs_on == C1));
@@ -469,20 +466,33 @@ fn a_plan_prints_as_a_table() {
     let mut request = request(blocks.collect(), devices, "cuda:0,2gb;cpu,*");
     request.working_bytes = GB;
     let expected = "\
-blocks                    bytes  mode      home      runs on
-img_in                  3.00 MB  resident  cuda:0    cuda:0
-double_blocks.0,2-3     1.50 GB  resident  cuda:0    cuda:0
-double_blocks.1       512.00 MB  streamed  cpu       cuda:0
-single_blocks.0,2-3   768.00 MB  streamed  cpu       cuda:0
-single_blocks.1       256.00 MB  resident  cuda:0    cuda:0
+blocks                  bytes  mode      home      runs on
+img_in                3.00 MB  resident  cuda:0    cuda:0
+double_blocks.0-3     2.00 GB  resident  cuda:0    cuda:0
+single_blocks.0-3     1.00 GB  streamed  cpu       cuda:0
 
-device       weights        ring     working      in all   available
-cuda:0       1.75 GB     1.00 GB     1.00 GB     3.75 GB     4.00 GB
-cpu          1.25 GB         0 B         0 B     1.25 GB    64.00 GB
+device         asked     weights        ring     working      in all   available
+cuda:0       2.00 GB     2.00 GB   768.00 MB     1.00 GB     3.75 GB     4.00 GB
+cpu          1.00 GB     1.00 GB         0 B         0 B     1.00 GB    64.00 GB
 
-predicted 121.0 ms per step: 121.0 ms computing, 0.0 ms waiting; 1.25 GB copied in 26.8 ms through 2 slots of 512.00 MB
-allocation cuda:0,1795mb;cpu,*";
+predicted 121.0 ms per step: 121.0 ms computing, 0.0 ms waiting; 1.00 GB copied in 21.5 ms through 3 slots of 256.00 MB
+allocation cuda:0,2051mb;cpu,*";
     assert_eq!(planned(&request).to_string(), expected);
+}
+
+#[test]
+fn a_plan_from_speeds_that_nobody_measured_shows_no_times() {
+    let mut request = request(equal_blocks(4, 0.5), big_machine(), "cuda:0,2gb;cpu,*");
+    let text = planned(&request).to_string();
+    assert!(text.contains("predicted 2.00 s per step"), "{text}");
+    request.speeds_known = false;
+    let plan = planned(&request);
+    let text = plan.to_string();
+    let told =
+        "predicted time per step: not measured yet; 2.00 GB copied through 2 slots of 1.00 GB\nallocation";
+    assert!(text.contains(told), "{text}");
+    assert!(!text.contains(" ms") && !text.contains(" s "), "{text}");
+    assert_eq!(serde_json::to_value(&plan).unwrap()["prediction"]["known"], false);
 }
 
 #[test]
@@ -497,6 +507,7 @@ fn a_plan_is_json() {
     assert_eq!(json["ring"]["slot_bytes"], GB);
     assert_eq!(json["devices"][0]["weight_bytes"], 2 * GB);
     assert_eq!(json["prediction"]["seconds_per_step"], 2.0);
+    assert_eq!(json["prediction"]["known"], true);
     assert!(json.get("written").is_none());
 }
 

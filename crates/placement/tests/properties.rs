@@ -96,6 +96,7 @@ fn any_request() -> impl Strategy<Value = PlanRequest> {
                 remote,
                 ring: RingLimits::default(),
                 overfull,
+                speeds_known: true,
             }
         },
     )

@@ -6,6 +6,7 @@ use super::error::{AllocationError, AllocationProblem as Problem, Mode, Span, qu
 use super::lexer::{Kind, Token, tokens};
 use super::{AllocationText, MAX_TEXT_BYTES, Marks};
 use crate::allocation::{Allocation, Amount, Amounts, Entry, Order};
+use crate::request::RemotePolicy;
 
 /// Numbers of bytes up to here are exact in the `f64` that text is read into.
 const MAX_BYTES: f64 = (1u64 << 53) as f64;
@@ -41,6 +42,7 @@ struct Parser<'a> {
 struct Items {
     auto: Option<Span>,
     order: Option<Order>,
+    remote: Option<RemotePolicy>,
     mode: Option<Mode>,
     entries: Vec<Entry<f64>>,
     marks: Vec<(Span, Span)>,
@@ -81,7 +83,7 @@ impl Parser<'_> {
             }
             (true, None) => Amounts::Automatic,
         };
-        Ok((Allocation { amounts, order: items.order, compute }, marks))
+        Ok((Allocation { amounts, order: items.order, remote: items.remote, compute }, marks))
     }
 
     fn items(&mut self) -> Result<Items, Fault> {
@@ -129,15 +131,16 @@ impl Parser<'_> {
         self.at += 1;
         let value = self.next_if(Kind::Word).map_or(self.place(), |token| token.span);
         let whole = self.tokens[start].span.to(value);
-        let order = match self.slice(value).to_ascii_lowercase().as_str() {
-            "interleaved" => Order::Interleaved,
-            "contiguous" => Order::Contiguous,
+        let lower = |span: Span| self.slice(span).to_ascii_lowercase();
+        let repeated = match (lower(name).as_str(), lower(value).as_str()) {
+            ("order", "interleaved") => items.order.replace(Order::Interleaved).is_some(),
+            ("order", "contiguous") => items.order.replace(Order::Contiguous).is_some(),
+            ("remote", "stream") => items.remote.replace(RemotePolicy::Stream).is_some(),
+            ("remote", "inplace") => items.remote.replace(RemotePolicy::InPlace).is_some(),
+            ("remote", "auto") => items.remote.replace(RemotePolicy::Auto).is_some(),
             _ => return Err((whole, Problem::UnknownOption { found: quotable(self.slice(whole)) })),
         };
-        if !self.slice(name).eq_ignore_ascii_case("order") {
-            return Err((whole, Problem::UnknownOption { found: quotable(self.slice(whole)) }));
-        }
-        if items.order.replace(order).is_some() {
+        if repeated {
             return Err((whole, Problem::RepeatedOption));
         }
         self.expect_item_end()

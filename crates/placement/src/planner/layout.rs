@@ -1,54 +1,107 @@
 //! Which blocks make up the bytes that each device gets.
 //!
-//! A device that has a number never gets more than it, and less by under one block; what that leaves
-//! over goes to one device, the taker. Where the taker has a number too, what one device misses is
-//! offered to the next, so that the taker is within one block as well.
+//! A device that has a share gets no more than it here, and less by under one block; what that leaves over goes to one
+//! device, the taker. `exchange` then brings the devices nearer to what was asked.
 
 use std::collections::BTreeMap;
 
 use meta::DeviceId;
 
+use super::contiguous;
 use super::problem::Problem;
 use crate::allocation::Order;
-use crate::error::PlanError;
 use crate::resolve::Targets;
 
-/// The accelerators on which blocks run where they live, and how their blocks lie.
-pub(super) type InPlace = BTreeMap<DeviceId, Shape>;
+/// Where a block lives, and whether it computes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) home: DeviceId,
+    /// Otherwise its weights travel to the compute device.
+    pub(super) in_place: bool,
+}
 
-/// How the blocks of a device that runs its own lie in the model.
+/// The accelerators on which blocks compute where they live, and how.
+pub(super) type Ways = BTreeMap<DeviceId, Way>;
+
+/// How an accelerator that computes its own blocks is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) shape: Shape,
+    /// The sixteenths of its bytes that travel to the compute device all the same: while one computes, the link is idle.
+    pub(super) streamed: u8,
+}
+
+/// Into how many parts [`Way::streamed`] cuts.
+pub(super) const PARTS: u8 = 16;
+
+/// How the blocks of a device that computes its own lie in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Spread like streamed blocks: more hops, but copies for other blocks hide behind them.
     Spread,
-    /// One run at the end of the model: the activations hop once.
-    Run,
+    /// One run at the end of the model: the activations hop once and come back.
+    Tail,
+    /// One run at the beginning of the model.
+    Head,
+    /// One run wherever its bytes are nearest, of large blocks rather than small ones: those can be streamed through
+    /// small slots.
+    Window,
     /// Several runs of about the same size, evenly over the model: few hops, and copies for the blocks between them
     /// need to run ahead no further than one run.
     Runs(u8),
 }
 
-/// The home of every block.
-pub(super) fn homes(
-    problem: &Problem<'_>,
-    targets: &Targets,
-    in_place: &InPlace,
-) -> Result<Vec<DeviceId>, PlanError> {
-    let targets = settle_pinned(problem, targets);
-    let mut layout = Layout::new(problem, &targets, in_place);
-    layout.check_rooms()?;
-    match problem.order {
-        Order::Contiguous => layout.contiguous(),
-        Order::Interleaved => layout.interleaved(),
+/// What a layout must come to.
+#[derive(Clone, Copy)]
+pub(super) struct Outline<'a> {
+    pub(super) targets: &'a Targets,
+    pub(super) ways: &'a Ways,
+    /// No larger block is streamed, except where the order is contiguous.
+    pub(super) slot_bytes: u64,
+    /// What whole blocks may do to the share of the compute device.
+    pub(super) rounding: Rounding,
+    /// Over what the bytes that travel are spread.
+    pub(super) pace: Pace,
+}
+
+/// Over what the bytes that travel are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Over all that the model computes: where blocks that can travel come late, the first of them come close together,
+    /// and a deep ring has fetched them by then.
+    Step,
+    /// Over the part of the step with blocks that can travel, which needs fewer slots.
+    Stretch,
+}
+
+/// What whole blocks may do to the share of the compute device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// It gets what is nearest.
+    Nearest,
+    /// It gets no more than its share, because there is no room for more.
+    Down,
+}
+
+/// The place of every block.
+pub(super) fn places(problem: &Problem<'_>, outline: Outline<'_>) -> Vec<Place> {
+    let targets = settle_fixed(problem, outline.targets);
+    let outline = Outline { targets: &targets, ..outline };
+    if problem.order == Order::Contiguous {
+        let computes = |home: DeviceId| home == problem.compute() || outline.ways.contains_key(&home);
+        let place = |home: DeviceId| Place { home, in_place: computes(home) };
+        return contiguous::homes(problem, outline).into_iter().map(place).collect();
     }
-    Ok(layout.homes)
+    let mut layout = Layout::new(problem, outline);
+    layout.interleaved();
+    layout.places
 }
 
 /// What must stay on the compute device stays, whatever was written: the taker gets that much less, and
 /// if that is not enough, the others.
-fn settle_pinned(problem: &Problem<'_>, targets: &Targets) -> Targets {
+pub(super) fn settle_fixed(problem: &Problem<'_>, targets: &Targets) -> Targets {
     let mut targets = targets.clone();
-    let mut missing = problem.pinned_bytes.saturating_sub(targets.share(problem.compute()));
+    let mut missing = problem.fixed_bytes.saturating_sub(targets.share(problem.compute()));
     targets.add(problem.compute(), missing);
     let mut givers: Vec<DeviceId> = targets.shares.iter().map(|(device, _)| *device).collect();
     givers.sort_by_key(|device| (*device != targets.taker, *device));
@@ -63,32 +116,46 @@ fn settle_pinned(problem: &Problem<'_>, targets: &Targets) -> Targets {
     targets
 }
 
+/// What whole blocks may do to the bytes of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunRounding {
+    Down,
+    Nearest,
+    Up,
+}
+
+/// What one device is still to get of the blocks that are left.
+#[derive(Clone, Copy)]
+struct Part {
+    place: Place,
+    share: u64,
+}
+
 struct Layout<'a> {
     problem: &'a Problem<'a>,
     targets: &'a Targets,
-    in_place: &'a InPlace,
-    homes: Vec<DeviceId>,
-    /// The blocks that have no home yet, in order of use.
+    ways: &'a Ways,
+    slot_bytes: u64,
+    pace: Pace,
+    places: Vec<Place>,
+    /// The blocks that have no place yet, in order of use.
     left: Vec<usize>,
-    /// What devices so far missed of their numbers.
-    missed: u64,
-    /// Whether the next device may have what was missed: where the taker has a number too.
-    carries: bool,
-    taker: DeviceId,
+    /// What the compute device has for good so far.
+    kept_bytes: u64,
 }
 
 impl<'a> Layout<'a> {
-    fn new(problem: &'a Problem<'a>, targets: &'a Targets, in_place: &'a InPlace) -> Layout<'a> {
-        let blocks = &problem.request.blocks;
+    fn new(problem: &'a Problem<'a>, outline: Outline<'a>) -> Layout<'a> {
+        let count = problem.request.blocks.len();
         Layout {
             problem,
-            targets,
-            in_place,
-            homes: vec![problem.compute(); blocks.len()],
-            left: (0..blocks.len()).filter(|i| !blocks[*i].pinned).collect(),
-            missed: 0,
-            carries: targets.taker_is_numbered,
-            taker: targets.taker,
+            targets: outline.targets,
+            ways: outline.ways,
+            slot_bytes: outline.slot_bytes,
+            pace: outline.pace,
+            places: vec![Place { home: problem.compute(), in_place: true }; count],
+            left: (0..count).filter(|block| !problem.fixed[*block]).collect(),
+            kept_bytes: problem.fixed_bytes,
         }
     }
 
@@ -100,144 +167,140 @@ impl<'a> Layout<'a> {
         self.left.iter().map(|block| self.bytes(*block)).sum()
     }
 
-    /// Room for weights on a device other than the compute device.
-    fn room(&self, device: DeviceId) -> u64 {
-        self.problem.available(device).saturating_sub(self.working(device))
-    }
-
-    fn working(&self, device: DeviceId) -> u64 {
-        if self.in_place.contains_key(&device) { self.problem.request.working_bytes } else { 0 }
-    }
-
-    /// A share that no choice of blocks can fit is an error here, before rounding hides it.
-    fn check_rooms(&self) -> Result<(), PlanError> {
-        for (device, share) in &self.targets.shares {
-            if *device != self.problem.compute() && *share > 0 && *share > self.room(*device) {
-                let working = self.working(*device);
-                return Err(PlanError::NoRoom {
-                    device: *device,
-                    wanted: *share + working,
-                    weights: *share,
-                    ring: 0,
-                    working,
-                    available: self.problem.available(*device),
-                    nearest: None,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// What devices so far missed and the next may have.
-    fn carried(&self) -> u64 {
-        let largest = self.problem.request.blocks.iter().map(|block| block.bytes).max().unwrap_or(0);
-        if self.carries { self.missed.min(largest) } else { 0 }
-    }
-
-    /// What a device may get now: its number, with what others missed if it has the room. What others
-    /// missed by more than a block, because they are full, is for the taker.
+    /// What a device may get: its share, if it has the room. The taker takes what there is, and whether it has the
+    /// room is checked at the end, as for the compute device.
     fn allowance(&self, device: DeviceId) -> u64 {
         let share = self.targets.share(device);
-        // Who was given nothing gets nothing.
-        let wanted = if share == 0 { 0 } else { share + self.carried() };
-        // Whether the compute device has the room depends on the ring too, and is checked at the end.
-        match device == self.problem.compute() {
-            true => wanted.saturating_sub(self.problem.pinned_bytes),
-            false => wanted.min(self.room(device)),
-        }
+        if device == self.targets.taker { share } else { share.min(self.problem.room(device, self.ways)) }
     }
 
-    fn settle(&mut self, device: DeviceId, chosen: &[usize]) {
-        let got: u64 = chosen.iter().map(|block| self.bytes(*block)).sum();
+    fn settle(&mut self, place: Place, chosen: &[usize]) {
+        let mut is_chosen = vec![false; self.places.len()];
         for block in chosen {
-            self.homes[*block] = device;
+            self.places[*block] = place;
+            is_chosen[*block] = true;
         }
-        self.left.retain(|block| !chosen.contains(block));
-        let pinned = if device == self.problem.compute() { self.problem.pinned_bytes } else { 0 };
-        self.missed = (self.missed + self.targets.share(device)).saturating_sub(got + pinned);
-    }
-
-    /// Devices before the taker take from the front, those after it from the back.
-    fn contiguous(&mut self) {
-        let written: Vec<DeviceId> = self.targets.shares.iter().map(|(device, _)| *device).collect();
-        let middle = written.iter().position(|device| *device == self.taker).unwrap_or(written.len());
-        for device in &written[..middle] {
-            let chosen = fill(self.left.iter().copied(), self.allowance(*device), |b| self.bytes(b));
-            self.settle(*device, &chosen);
+        self.left.retain(|block| !is_chosen[*block]);
+        if place.home == self.problem.compute() {
+            self.kept_bytes += chosen.iter().map(|block| self.bytes(*block)).sum::<u64>();
         }
-        for device in written[middle..].iter().skip(1).rev() {
-            let chosen = fill(self.left.iter().rev().copied(), self.allowance(*device), |b| self.bytes(b));
-            self.settle(*device, &chosen);
-        }
-        self.settle_rest();
     }
 
     fn interleaved(&mut self) {
         let compute = self.problem.compute();
+        let taker = self.targets.taker;
         let mut donors: Vec<DeviceId> = self.targets.shares.iter().map(|(device, _)| *device).collect();
-        donors.retain(|d| *d != compute && (self.targets.share(*d) > 0 || *d == self.taker));
+        donors.retain(|device| *device != compute && (self.targets.share(*device) > 0 || *device == taker));
         // By id, so that the order of entries matters only where the user asked that it should.
         donors.sort_unstable();
-        self.take_runs(&mut donors);
+        let mut parts = self.take_runs(&donors);
+        self.keep_large();
 
-        if donors.is_empty() {
-            self.taker = compute;
-        } else if self.taker == compute {
-            self.offload_spread(&donors);
-        } else {
-            self.keep_spread(compute);
+        // The taker's own part, or where it has had its run the host's, takes what is left; else the compute device.
+        let takes = |device: DeviceId| parts.iter().rposition(|part| part.place.home == device);
+        let had_run = taker != compute && takes(taker).is_none();
+        let rest = if had_run { takes(DeviceId::CPU) } else { takes(taker) };
+        let rest = rest.map(|at| parts.remove(at).place);
+        match rest {
+            None => self.offload_spread(&parts),
+            Some(_) => self.keep_spread(),
         }
-        let others = donors.into_iter().filter(|device| *device != self.taker);
-        for device in others.collect::<Vec<_>>() {
+        for part in parts {
             let left = self.left_bytes();
-            let target = self.allowance(device).min(left);
-            let share = |so_far: u64| target as f64 * (so_far as f64 / left as f64);
-            let ideal = self.ideal(|_, so_far| share(so_far));
+            let target = part.share.min(left);
+            let ideal = self.ideal(|_, so_far| target as f64 * (so_far as f64 / left as f64));
             let chosen = self.spread(&ideal, target);
-            self.settle(device, &chosen);
+            self.settle(part.place, &chosen);
         }
-        self.settle_rest();
+        let left = self.left.clone();
+        self.settle(rest.unwrap_or(Place { home: compute, in_place: true }), &left);
     }
 
-    /// Gives devices that compute in one run their blocks from the end of the model, and takes them
-    /// off the list of donors.
-    fn take_runs(&mut self, donors: &mut Vec<DeviceId>) {
-        let run_count = |device: &DeviceId| match self.in_place.get(device) {
-            Some(Shape::Run) => Some((*device, 1)),
-            Some(Shape::Runs(count)) => Some((*device, *count)),
-            Some(Shape::Spread) | None => None,
-        };
-        let runs: Vec<(DeviceId, u8)> = donors.iter().filter_map(run_count).collect();
+    /// Gives devices that compute in runs their blocks, the last device the last ones. Returns what is then still to
+    /// be given out, by device.
+    fn take_runs(&mut self, donors: &[DeviceId]) -> Vec<Part> {
+        let mut parts = Vec::new();
+        // What the devices to come may have, with the compute device; it is how far the taker's run may not reach.
         let mut waiting: u64 = self.targets.shares.iter().map(|(_, share)| share).sum();
-        waiting -= self.problem.pinned_bytes.min(waiting);
-        for (device, count) in runs.into_iter().rev() {
+        waiting -= self.problem.fixed_bytes.min(waiting);
+        for device in donors.iter().rev().copied() {
             waiting -= self.targets.share(device).min(waiting);
-            let is_taker = device == self.taker;
-            let chosen = if count > 1 {
-                let left = self.left_bytes();
-                let target = if is_taker { left.saturating_sub(waiting) } else { self.allowance(device) };
-                self.runs(count, target.min(left))
-            } else if is_taker {
-                // The taker's run begins where what is left fits the devices that are still to come.
-                let mut left = self.left_bytes();
-                let beyond = |block: &usize| {
-                    let takes = left > waiting;
-                    left = left.saturating_sub(self.bytes(*block));
-                    takes
-                };
-                self.left.iter().rev().copied().take_while(beyond).collect()
-            } else {
-                fill(self.left.iter().rev().copied(), self.allowance(device), |b| self.bytes(b))
+            let share = self.allowance(device);
+            let place = |in_place| Place { home: device, in_place };
+            let Some(way) = self.ways.get(&device) else {
+                parts.push(Part { place: place(false), share });
+                continue;
             };
-            self.settle(device, &chosen);
-            donors.retain(|donor| *donor != device);
-            if device == self.taker {
-                let host = donors.iter().copied().find(|donor| *donor == DeviceId::CPU);
-                self.taker = host.unwrap_or(self.problem.compute());
-                // It has taken what was missed so far, and its successor has a number.
-                (self.missed, self.carries) = (0, true);
+            let streamed = (share as f64 * f64::from(way.streamed) / f64::from(PARTS)) as u64;
+            if way.shape == Shape::Spread {
+                parts.push(Part { place: place(true), share: share - streamed });
+                parts.extend((way.streamed > 0).then_some(Part { place: place(false), share: streamed }));
+                continue;
+            }
+            let (target, rounding) = match (way.streamed > 0, device == self.targets.taker) {
+                (true, _) => (share - streamed, RunRounding::Nearest),
+                (false, true) => {
+                    let parts: u64 = parts.iter().map(|part: &Part| part.share).sum();
+                    (self.left_bytes().saturating_sub(waiting).saturating_sub(parts), RunRounding::Up)
+                }
+                (false, false) => (share, RunRounding::Down),
+            };
+            let chosen = self.run(way.shape, target, rounding);
+            let got: u64 = chosen.iter().map(|block| self.bytes(*block)).sum();
+            self.settle(place(true), &chosen);
+            if way.streamed > 0 {
+                parts.push(Part { place: place(false), share: share.saturating_sub(got) });
             }
         }
+        // In place before streamed, by device: the last part of a device is the one that travels.
+        parts.sort_by_key(|part| (part.place.home, !part.place.in_place));
+        parts
+    }
+
+    /// The blocks of a run of this many bytes.
+    fn run(&self, shape: Shape, target: u64, rounding: RunRounding) -> Vec<usize> {
+        let mut filled = 0;
+        let mut belongs = |block: &usize| {
+            let before = filled;
+            filled += self.bytes(*block);
+            match rounding {
+                RunRounding::Down => filled <= target,
+                RunRounding::Nearest => filled - filled.min(target) <= target.saturating_sub(before),
+                RunRounding::Up => before < target,
+            }
+        };
+        match shape {
+            Shape::Head => self.left.iter().copied().take_while(&mut belongs).collect(),
+            Shape::Tail | Shape::Spread => self.left.iter().rev().copied().take_while(&mut belongs).collect(),
+            Shape::Runs(count) => self.runs(count, target.min(self.left_bytes())),
+            Shape::Window => self.window(target, rounding),
+        }
+    }
+
+    /// The run whose bytes are about nearest to the target, with the fewest blocks.
+    fn window(&self, target: u64, rounding: RunRounding) -> Vec<usize> {
+        let close = self.problem.smallest_free_block() / 4;
+        let mut best = ((u64::MAX, usize::MAX), 0..0);
+        for begin in 0..self.left.len() {
+            let mut bytes = 0;
+            for end in begin..self.left.len() {
+                let before = bytes;
+                bytes += self.bytes(self.left[end]);
+                let allowed = match rounding {
+                    RunRounding::Down => bytes <= target,
+                    RunRounding::Nearest => true,
+                    RunRounding::Up => bytes >= target,
+                };
+                let key = (bytes.abs_diff(target).saturating_sub(close), end + 1 - begin);
+                if allowed && key < best.0 {
+                    best = (key, begin..end + 1);
+                }
+                if before >= target {
+                    break;
+                }
+            }
+        }
+        self.left[best.1].to_vec()
     }
 
     /// Chooses blocks of at most `target` bytes in this many runs, each at the end of an equal part of what is left.
@@ -252,34 +315,34 @@ impl<'a> Layout<'a> {
         self.spread(&ideal, target)
     }
 
+    /// Blocks that are too large for a slot stay on the compute device.
+    fn keep_large(&mut self) {
+        let large: Vec<usize> =
+            self.left.iter().copied().filter(|block| self.bytes(*block) > self.slot_bytes).collect();
+        self.settle(Place { home: self.problem.compute(), in_place: true }, &large);
+    }
+
     /// Picks the blocks that stay on the compute device, so that the bytes of the others come evenly
     /// over the time that the model computes.
-    fn keep_spread(&mut self, compute: DeviceId) {
+    fn keep_spread(&mut self) {
+        let compute = self.problem.compute();
         let left = self.left_bytes();
-        let target = self.allowance(compute).min(left);
+        let target = self.targets.share(compute).saturating_sub(self.kept_bytes).min(left);
         let progress = self.progress();
         let ideal = self.ideal(|at, so_far| so_far as f64 - (left - target) as f64 * progress[at]);
         let chosen = self.spread(&ideal, target);
-        self.settle(compute, &chosen);
+        self.settle(Place { home: compute, in_place: true }, &chosen);
     }
 
     /// Picks the blocks that leave the compute device, spread likewise, where it is the compute device
     /// that takes what is left over.
-    fn offload_spread(&mut self, donors: &[DeviceId]) {
-        let shares: u64 = donors.iter().map(|device| self.targets.share(*device)).sum();
-        let target = (shares + self.carried()).min(self.left_bytes());
-        let missed = self.missed;
+    fn offload_spread(&mut self, parts: &[Part]) {
+        let target = parts.iter().map(|part| part.share).sum::<u64>().min(self.left_bytes());
         let progress = self.progress();
         let ideal = self.ideal(|at, _| target as f64 * progress[at]);
         let leaving = self.spread(&ideal, target);
         let staying: Vec<usize> = self.left.iter().copied().filter(|b| !leaving.contains(b)).collect();
-        self.settle(self.problem.compute(), &staying);
-        self.missed = missed;
-    }
-
-    fn settle_rest(&mut self) {
-        let rest = self.left.clone();
-        self.settle(self.taker, &rest);
+        self.settle(Place { home: self.problem.compute(), in_place: true }, &staying);
     }
 
     /// How much of a step's computing is done after each block that is left, 0 to 1; by bytes where
@@ -287,15 +350,27 @@ impl<'a> Layout<'a> {
     fn progress(&self) -> Vec<f64> {
         let blocks = &self.problem.request.blocks;
         let timed = blocks.iter().any(|block| block.compute_seconds > 0.0);
-        let weight = |i: usize| if timed { blocks[i].compute_seconds } else { blocks[i].bytes as f64 };
+        let weight = |block: usize| match timed {
+            true => blocks[block].compute_seconds * self.problem.slowness(self.places[block].home),
+            false => blocks[block].bytes as f64,
+        };
         let mut so_far = 0.0;
         let done: Vec<f64> = (0..blocks.len())
-            .map(|i| {
-                so_far += weight(i);
+            .map(|block| {
+                so_far += weight(block);
                 so_far
             })
             .collect();
-        self.left.iter().map(|block| if so_far > 0.0 { done[*block] / so_far } else { 0.0 }).collect()
+        let begin = match (self.pace, self.left.first()) {
+            (Pace::Stretch, Some(first)) => done[*first] - weight(*first),
+            _ => 0.0,
+        };
+        let end = match (self.pace, self.left.last()) {
+            (Pace::Stretch, Some(last)) => done[*last],
+            _ => so_far,
+        };
+        let part = |block: &usize| if end > begin { (done[*block] - begin) / (end - begin) } else { 0.0 };
+        self.left.iter().map(part).collect()
     }
 
     /// The bytes that should be chosen after each block that is left, from its place and the bytes so far.
@@ -328,14 +403,4 @@ impl<'a> Layout<'a> {
         }
         chosen
     }
-}
-
-/// The first blocks that fit together.
-fn fill(blocks: impl Iterator<Item = usize>, allowance: u64, bytes: impl Fn(usize) -> u64) -> Vec<usize> {
-    let mut filled = 0;
-    let fits = |block: &usize| {
-        filled += bytes(*block);
-        filled <= allowance
-    };
-    blocks.take_while(fits).collect()
 }

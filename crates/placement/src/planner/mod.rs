@@ -2,15 +2,19 @@
 //!
 //! 1. `problem` checks the request and gives it one order, so that the order of the device list cannot
 //!    matter.
-//! 2. The amounts become bytes per device: `resolve` for what the user wrote, `search` for normal and
+//! 2. The amounts become bytes per device: `resolve` for what the user wrote, `offload` for normal and
 //!    automatic mode, whose bytes depend on the room there is.
-//! 3. `layout` picks which blocks make up those bytes.
-//! 4. `assemble` counts every device, picks the ring and predicts; `choose` repeats 3 and 4 for the ways
-//!    to use other accelerators and keeps the fastest.
+//! 3. `layout` picks which blocks make up those bytes, in runs with `contiguous`; `exchange` brings them nearer to what
+//!    was asked.
+//! 4. `draft` counts every device and predicts; `choose` repeats 3 and 4 for the ways to use other
+//!    accelerators, picks the ring and keeps the fastest. `search` finds what fits where the user's amounts do not.
 
-mod assemble;
 mod choose;
+mod contiguous;
+mod draft;
+mod exchange;
 mod layout;
+mod offload;
 mod problem;
 mod search;
 
@@ -20,6 +24,8 @@ use crate::plan::Plan;
 use crate::predictor::Prediction;
 use crate::request::PlanRequest;
 use crate::resolve::{check_devices, resolve};
+use choose::Slots;
+use layout::Rounding;
 use problem::Problem;
 
 /// Decides where every block of a model goes.
@@ -44,22 +50,25 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
 /// The request is not one for this plan, or not one at all.
 pub fn predict(request: &PlanRequest, plan: &Plan) -> Result<Prediction, PlanError> {
     let problem = Problem::new(request)?;
-    Ok(assemble::Timeline::new(&problem, &plan.blocks).predict(plan.ring.map_or(1, |ring| ring.slots)))
+    Ok(draft::predict(&problem, plan))
 }
 
 /// The plan without the search for what would fit instead. The allocation's devices have been checked.
 fn decide(problem: &Problem<'_>) -> Result<Plan, PlanError> {
     match &problem.request.allocation.allocation().amounts {
-        Amounts::Automatic => search::automatic(problem),
+        Amounts::Automatic => offload::automatic(problem),
         Amounts::Normal { virtual_vram_bytes, donors } => {
-            search::normal(problem, *virtual_vram_bytes, donors)
+            offload::normal(problem, *virtual_vram_bytes, donors)
         }
         Amounts::Bytes(_) | Amounts::Percent(_) | Amounts::Fraction(_) => {
             let targets = resolve(&problem.request.allocation, &problem.scale())?;
             let targets = targets.expect("only normal and automatic mode resolve to no targets");
             let trimmed = problem.trim_note();
-            let mut plan = choose::place(problem, &targets, assemble::Slots::Enough)
-                .or_else(|_| choose::place(problem, &targets, assemble::Slots::One))?;
+            let place = |slots, rounding| choose::place(problem, &targets, slots, rounding);
+            let mut plan = place(Slots::Enough, Rounding::Nearest)
+                .or_else(|_| place(Slots::Enough, Rounding::Down))
+                .or_else(|_| place(Slots::One, Rounding::Nearest))
+                .or_else(|_| place(Slots::One, Rounding::Down))?;
             plan.notes.extend(trimmed);
             Ok(plan)
         }

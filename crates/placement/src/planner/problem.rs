@@ -4,22 +4,29 @@ use std::collections::BTreeMap;
 
 use meta::{ByteSize, DeviceId};
 
+use super::layout::Ways;
 use crate::allocation::{Amounts, Order};
 use crate::error::PlanError;
-use crate::request::{DeviceSpec, Overfull, PlanRequest};
+use crate::request::{BlockSpec, DeviceSpec, Overfull, PlanRequest, RemotePolicy, is_tiny};
 use crate::resolve::Scale;
 
 /// Byte counts up to here are exact as `f64`, and sums of a few of them fit a `u64`.
 const MAX_BYTES: u64 = 1 << 53;
+
+/// Tiny blocks stay on the compute device as long as they are less than one in so many of the model's bytes.
+const MOST_TINY: u64 = 200;
 
 /// A checked request.
 pub(super) struct Problem<'a> {
     pub(super) request: &'a PlanRequest,
     pub(super) devices: BTreeMap<DeviceId, &'a DeviceSpec>,
     pub(super) model_bytes: u64,
-    /// The bytes that must stay on the compute device.
-    pub(super) pinned_bytes: u64,
+    /// The blocks that must stay on the compute device.
+    pub(super) fixed: Vec<bool>,
+    /// Their bytes.
+    pub(super) fixed_bytes: u64,
     pub(super) order: Order,
+    pub(super) remote: RemotePolicy,
 }
 
 impl<'a> Problem<'a> {
@@ -46,13 +53,16 @@ impl<'a> Problem<'a> {
         let (Some(model_bytes), Some(0..=MAX_BYTES)) = (sum, whole) else {
             return Err(PlanError::TooManyBytes);
         };
-        let pinned = request.blocks.iter().filter(|block| block.pinned);
+        let fixed = fixed_blocks(&request.blocks, model_bytes);
+        let fixed_bytes = request.blocks.iter().zip(&fixed).filter(|(_, fixed)| **fixed);
         Ok(Problem {
             request,
             devices,
             model_bytes,
-            pinned_bytes: pinned.map(|block| block.bytes).sum(),
+            fixed_bytes: fixed_bytes.map(|(block, _)| block.bytes).sum(),
+            fixed,
             order: request.allocation.allocation().order.unwrap_or(request.order),
+            remote: request.allocation.allocation().remote.unwrap_or(request.remote),
         })
     }
 
@@ -72,12 +82,28 @@ impl<'a> Problem<'a> {
 
     /// The bytes that may leave the compute device.
     pub(super) const fn free_bytes(&self) -> u64 {
-        self.model_bytes - self.pinned_bytes
+        self.model_bytes - self.fixed_bytes
     }
 
     /// What a plan may use of a device.
     pub(super) fn available(&self, device: DeviceId) -> u64 {
         self.devices.get(&device).map_or(0, |spec| spec.available_bytes)
+    }
+
+    /// Room for weights on a device: less where blocks compute there.
+    pub(super) fn room(&self, device: DeviceId, ways: &Ways) -> u64 {
+        let working = if ways.contains_key(&device) { self.request.working_bytes } else { 0 };
+        self.available(device).saturating_sub(working)
+    }
+
+    /// The largest block that may move.
+    pub(super) fn largest_free_block(&self) -> u64 {
+        self.free_blocks().map(|block| block.bytes).max().unwrap_or(0)
+    }
+
+    /// The blocks that may move.
+    pub(super) fn free_blocks(&self) -> impl Iterator<Item = &BlockSpec> {
+        self.request.blocks.iter().zip(&self.fixed).filter(|(_, fixed)| !**fixed).map(|(block, _)| block)
     }
 
     /// The accelerators other than the compute device.
@@ -88,8 +114,7 @@ impl<'a> Problem<'a> {
 
     /// The size of the smallest block that may move, at least one byte.
     pub(super) fn smallest_free_block(&self) -> u64 {
-        let free = self.request.blocks.iter().filter(|block| !block.pinned && block.bytes > 0);
-        free.map(|block| block.bytes).min().unwrap_or(1)
+        self.free_blocks().map(|block| block.bytes).filter(|bytes| *bytes > 0).min().unwrap_or(1)
     }
 
     /// Bytes per second between two devices. Without a direct link the bytes cross the host, one hop
@@ -133,6 +158,15 @@ impl<'a> Problem<'a> {
             )
         })
     }
+}
+
+/// Pinned blocks and tiny ones. Where tiny blocks come to something together, moving them is worth it, and the user's
+/// amounts would be wrong without them.
+fn fixed_blocks(blocks: &[BlockSpec], model_bytes: u64) -> Vec<bool> {
+    let tiny = |block: &BlockSpec| is_tiny(block.bytes, model_bytes);
+    let together: u64 = blocks.iter().filter(|block| tiny(block)).map(|block| block.bytes).sum();
+    let few = together < model_bytes / MOST_TINY;
+    blocks.iter().map(|block| block.pinned || (few && tiny(block))).collect()
 }
 
 fn check_device(spec: &DeviceSpec) -> Result<(), PlanError> {

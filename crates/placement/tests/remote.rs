@@ -1,0 +1,192 @@
+//! Streaming from another accelerator, computing there, or some of both: against every possibility.
+
+use meta::DeviceId;
+use placement::{
+    AllocationText, BlockSpec, DeviceSpec, PeerLink, Plan, PlanRequest, RemotePolicy, StepBlock, plan,
+    simulate,
+};
+
+const CPU: DeviceId = DeviceId::CPU;
+const C0: DeviceId = DeviceId::cuda(0);
+const C1: DeviceId = DeviceId::cuda(1);
+const MB: f64 = 1e6;
+const GB: f64 = 1e9;
+
+/// One machine and one model of equal blocks.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    /// Bytes per second from the host, of both accelerators.
+    link: f64,
+    /// Of the direct link between them.
+    peer: Option<f64>,
+    /// How long the other accelerator computes for one second of the compute device.
+    factor: f64,
+    activations: f64,
+    block: f64,
+    /// On the compute device.
+    block_s: f64,
+}
+
+/// Blocks on the compute device, on the other accelerator, and on the host.
+type Split = [usize; 3];
+
+/// Where a block is and runs.
+#[derive(Clone, Copy, PartialEq)]
+enum Spot {
+    Compute,
+    There,
+    FromThere,
+    FromHost,
+}
+
+impl Case {
+    fn between(&self) -> f64 {
+        self.peer.unwrap_or(self.link / 2.0)
+    }
+
+    fn seconds(&self, spots: &[Spot]) -> f64 {
+        let hop_s = self.activations / self.between();
+        let mut away = false;
+        let steps: Vec<StepBlock> = spots
+            .iter()
+            .map(|spot| {
+                let there = *spot == Spot::There;
+                let hops = there != away;
+                away = there;
+                StepBlock {
+                    compute_s: self.block_s * if there { self.factor } else { 1.0 },
+                    hop_s: if hops { hop_s } else { 0.0 },
+                    copy_s: match spot {
+                        Spot::FromThere => Some(self.block / self.between()),
+                        Spot::FromHost => Some(self.block / self.link),
+                        Spot::Compute | Spot::There => None,
+                    },
+                }
+            })
+            .collect();
+        // More slots are never slower.
+        let streamed = steps.iter().filter(|step| step.copy_s.is_some()).count();
+        simulate(&steps, streamed.clamp(1, 10), if away { hop_s } else { 0.0 }).seconds_per_step
+    }
+
+    /// The shortest step of all ways to place the blocks so, with every choice of those that compute there.
+    fn best(&self, split: Split) -> f64 {
+        let mut best = f64::INFINITY;
+        let mut spots = Vec::new();
+        self.search(split, &mut spots, &mut best);
+        best
+    }
+
+    fn search(&self, left: Split, spots: &mut Vec<Spot>, best: &mut f64) {
+        if left == [0; 3] {
+            *best = best.min(self.seconds(spots));
+            return;
+        }
+        for (spot, from) in [(Spot::Compute, 0), (Spot::There, 1), (Spot::FromThere, 1), (Spot::FromHost, 2)]
+        {
+            if left[from] > 0 {
+                let mut left = left;
+                left[from] -= 1;
+                spots.push(spot);
+                self.search(left, spots, best);
+                spots.pop();
+            }
+        }
+    }
+
+    fn plan(&self, split: Split, remote: RemotePolicy) -> Plan {
+        let block = |i| BlockSpec {
+            name: format!("blocks.{i}"),
+            bytes: self.block as u64,
+            compute_seconds: self.block_s,
+            pinned: false,
+        };
+        let device = |id: DeviceId| DeviceSpec {
+            id,
+            total_bytes: 1 << 50,
+            available_bytes: 1 << 50,
+            link_bytes_per_s: self.link,
+            compute_factor: if id == C1 { self.factor } else { 1.0 },
+            reaches: self
+                .peer
+                .filter(|_| id == C1)
+                .map(|bytes_per_s| PeerLink { device: C0, bytes_per_s })
+                .into_iter()
+                .collect(),
+        };
+        let blocks: Vec<BlockSpec> = (0..split.iter().sum()).map(block).collect();
+        let mut request = PlanRequest::new(blocks, [CPU, C0, C1].map(device).to_vec(), C0);
+        let bytes = |blocks: usize| blocks as u64 * self.block as u64;
+        let text =
+            format!("cuda:0,{}b;cuda:1,{}b;cpu,{}b", bytes(split[0]), bytes(split[1]), bytes(split[2]));
+        request.allocation = AllocationText::parse(&text).unwrap();
+        request.activation_bytes = self.activations as u64;
+        request.remote = remote;
+        let plan = plan(&request).unwrap();
+        let given = [C0, C1, CPU].map(|id| plan.device(id).map_or(0, |usage| usage.weight_bytes));
+        assert_eq!(given, split.map(bytes), "{plan}");
+        plan
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for link in [0.05, 0.2, 1.0, 5.0, 20.0] {
+        for peer in [None, Some(0.5), Some(4.0)] {
+            for factor in [1.0, 2.0, 0.5] {
+                for activations in [0.1, 3.0, 28.0] {
+                    for block_s in [0.002, 0.05, 1.0] {
+                        cases.push(Case {
+                            link: link * GB,
+                            peer: peer.map(|times| times * link * GB),
+                            factor,
+                            activations: activations * MB,
+                            block: 100.0 * MB,
+                            block_s,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// Compares the planner with every possibility and returns the worst ratio.
+fn worst(split: Split) -> (f64, String) {
+    let mut worst = (0.0, String::new());
+    for case in cases() {
+        let best = case.best(split);
+        let auto = case.plan(split, RemotePolicy::Auto);
+        for pure in [RemotePolicy::Stream, RemotePolicy::InPlace] {
+            let pure_s = case.plan(split, pure).prediction.seconds_per_step;
+            let auto_s = auto.prediction.seconds_per_step;
+            assert!(
+                auto_s <= pure_s * 1.0001,
+                "{case:?}: {auto_s} is slower than {pure:?} with {pure_s}\n{auto}"
+            );
+        }
+        let ratio = auto.prediction.seconds_per_step / best;
+        assert!(ratio >= 1.0 - 1e-6, "{case:?}: faster than possible: {ratio}\n{auto}");
+        if ratio > worst.0 {
+            worst = (ratio, format!("{case:?}\n{auto}"));
+        }
+    }
+    worst
+}
+
+#[test]
+fn two_accelerators_come_near_the_best_of_all_possibilities() {
+    for split in [[4, 4, 0], [6, 2, 0], [2, 6, 0]] {
+        let (ratio, text) = worst(split);
+        assert!(ratio <= 1.03, "{ratio} for {split:?}: {text}");
+    }
+}
+
+#[test]
+fn two_accelerators_and_the_host_come_near_the_best_of_all_possibilities() {
+    for split in [[3, 2, 2], [2, 3, 2]] {
+        let (ratio, text) = worst(split);
+        assert!(ratio <= 1.10, "{ratio} for {split:?}: {text}");
+    }
+}
