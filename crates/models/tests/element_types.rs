@@ -57,7 +57,7 @@ fn t5_on_a_device_with_f16_only() {
         let encoded = encoder.encode(session, &tokens, EncodeOptions::default()).unwrap();
         encoded.cond.to_vec().unwrap()
     };
-    let manifest = || encoder.manifest(&file, 32).unwrap();
+    let manifest = || encoder.manifest(&file).unwrap();
     assert!(!all_finite(&encode(&open(manifest(), &[DType::F16]))), "this model outgrows f16");
     let session = open(manifest(), encoder.activations());
     assert_eq!(session.lane().unwrap().dtype(), DType::F32);
@@ -78,7 +78,7 @@ fn the_autoencoder_on_a_device_with_f16_only() {
         let image = kl.decode_whole(session, &latent, &mut models::Probe::new(&mut see)).unwrap();
         (finite, image.to_vec().unwrap())
     };
-    let manifest = || kl.manifest(&file, 32, 32).unwrap();
+    let manifest = || kl.manifest(&file).unwrap();
     assert!(!decode(&open(manifest(), &[DType::F16])).0, "this model outgrows f16");
     let session = open(manifest(), kl.activations());
     assert_eq!(session.lane().unwrap().dtype(), DType::F32);
@@ -91,12 +91,12 @@ fn the_autoencoder_on_a_device_with_f16_only() {
 fn clip_computes_in_f16_where_there_is_no_bf16() {
     let file = checkpoint("clip_l_tiny");
     let encoder = TextEncoder::read_all(&file, &detect(&file)).unwrap().remove(0);
-    let session = open(encoder.manifest(&file, 77).unwrap(), encoder.activations());
+    let session = open(encoder.manifest(&file).unwrap(), encoder.activations());
     assert_eq!(session.lane().unwrap().dtype(), DType::F16);
     let tokens = models::text::ClipTokenizer::embedded().unwrap();
     let tokens = tokens.tokenize("a red circle", PromptOptions::default());
     let encoded = encoder.encode(&session, &tokens, EncodeOptions::default()).unwrap();
-    let exact = open_on_cpu(encoder.manifest(&file, 77).unwrap());
+    let exact = open_on_cpu(encoder.manifest(&file).unwrap());
     let exact = encoder.encode(&exact, &tokens, EncodeOptions::default()).unwrap().cond.to_vec().unwrap();
     let rounded = encoded.cond.to_vec().unwrap();
     assert!(all_finite(&rounded) && rounded != exact);
