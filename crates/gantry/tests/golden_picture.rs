@@ -83,7 +83,8 @@ fn the_same_picture_as_comfyui_wherever_the_weights_are() {
     }
     let patched = files.picture(model, &["--lora", &files.lora("0.5")]);
     assert!(patched != resident, "the LoRA changes nothing");
-    let more = [&sims[..], &["--alloc", "sim:0,1.6mb;cpu,*", "--lora", &files.lora("0.5")]].concat();
+    let lora = files.lora("0.5");
+    let more = [&sims[..], &["--alloc", "sim:0,1.6mb;cpu,*", "--lora", &lora]].concat();
     assert!(files.picture(model, &more) == patched, "streamed weights give other bits with the LoRA");
     let quantised = files.picture("diffusion_models/flux_dev_micro-Q8_0.gguf", &[]);
     let difference = mean_difference(&quantised, &resident);
