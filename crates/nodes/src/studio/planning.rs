@@ -198,11 +198,11 @@ impl Studio {
     }
 }
 
-/// How most of a model's bytes are stored.
+/// How most of a model's bytes are kept.
 fn stored_as(manifest: &Manifest) -> String {
     let mut bytes: HashMap<String, usize> = HashMap::new();
     for weight in manifest.weights() {
-        *bytes.entry(weight.encoding.to_string()).or_default() += weight.bytes.as_ref().len();
+        *bytes.entry(weight.kept_as.to_string()).or_default() += weight.bytes.as_ref().len();
     }
     let most = bytes.into_iter().max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.cmp(&a.0)));
     most.map_or_else(String::new, |(name, _)| name)

@@ -155,7 +155,11 @@ fn learn_computing(
     profile.device_mut(device, identity).learn(&planned.workload, predicted_s, measured_s);
 }
 
-/// What the copies of streamed blocks say of the links they came over.
+/// Where copies are this much of a step, the link is what it waits for.
+const LINK_BOUND: f64 = 0.97;
+
+/// What the copies of streamed blocks say of the links they came over. Copies beside computing share the device's memory
+/// with it, and are slower for that: only where the link is what the step waits for do they tell its speed.
 fn learn_copies(
     profile: &mut MachineProfile,
     planned: &Planned,
@@ -171,7 +175,14 @@ fn learn_copies(
         }
     }
     let compute = planned.plan.compute;
+    let busy_s: f64 = by_home.values().map(|(_, seconds)| seconds).sum();
+    let is_bound = busy_s >= LINK_BOUND * step.seconds;
     for (home, (bytes, seconds)) in by_home {
+        let known = if home == DeviceId::CPU { profile.link(compute) } else { profile.peer(home, compute) };
+        let is_faster = known.is_none_or(|known| bytes as f64 > known * seconds);
+        if !is_bound && !is_faster {
+            continue;
+        }
         if home == DeviceId::CPU {
             if let Some(identity) = identities.get(&compute) {
                 profile.device_mut(compute, identity).learn_link(bytes, seconds);
