@@ -196,7 +196,11 @@ fn steps() -> RangedU64ValueParser<usize> {
 /// A LoRA's strength.
 fn strength(text: &str) -> Result<f64, String> {
     within(text, STRENGTHS).ok_or_else(|| {
-        format!("'{text}' is not a strength: write a number from {} to {}", STRENGTHS.start(), STRENGTHS.end())
+        format!(
+            "'{text}' is not a strength: write a number from {} to {}",
+            STRENGTHS.start(),
+            STRENGTHS.end()
+        )
     })
 }
 

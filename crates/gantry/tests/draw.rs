@@ -21,7 +21,7 @@ const SPREAD: [&str; 6] =
 
 fn gantry(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
-    command.args(arguments).arg("--cpu").current_dir(folder);
+    command.arg("--cpu").args(arguments).current_dir(folder);
     command
 }
 
@@ -84,14 +84,14 @@ impl Install {
 
     fn draw(&self, flags: &[&str]) -> Vec<u8> {
         let drawing = ["draw", CAPTION, "--size", "128x128", "--steps", "12"];
-        succeeded(&mut gantry(self.dir.path(), &[&drawing, flags].concat())).stdout
+        succeeded(&mut gantry(self.dir.path(), &[&drawing[..], flags].concat())).stdout
     }
 
     /// What the workflow in a picture draws, in this install.
     fn run(&self, png: &[u8], flags: &[&str]) -> Vec<u8> {
         std::fs::write(self.dir.join("drawn.png"), png).unwrap();
         let running = ["run", "drawn.png", "-o", "again"];
-        let output = succeeded(&mut gantry(self.dir.path(), &[&running, flags].concat()));
+        let output = succeeded(&mut gantry(self.dir.path(), &[&running[..], flags].concat()));
         let saved = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
         std::fs::read(saved).unwrap()
     }
@@ -123,7 +123,7 @@ fn every_combination_of_files_draws_what_the_demo_draws_and_draws_it_again() {
         (&whole, &parts[2..4], &[], &alone),
     ];
     for (model, parts, devices, classes) in cases {
-        let png = install.draw(&[&["--model", model], parts, devices].concat());
+        let png = install.draw(&[&["--model", model][..], parts, devices].concat());
         assert!(pixels(&png) == expected, "{model} with {parts:?} on {devices:?} gives other bits");
         assert_eq!(loaders(&workflow(&png)), classes, "{model} with {parts:?} on {devices:?}");
     }
@@ -141,9 +141,10 @@ fn a_picture_that_is_dropped_into_an_install_draws_itself_again() {
     let whole = install.file("checkpoints/all.safetensors");
     let parts: [&str; 10] =
         ["--model", &model, "--clip-l", &clip, "--t5", &t5, "--vae", &vae, "--lora", &lora];
-    for (files, devices) in
-        [(&parts[..], &[][..]), (&parts, &SPREAD), (&["--model", &whole], &[]), (&["--model", &whole], &SPREAD)]
-    {
+    let from_checkpoint: [&str; 2] = ["--model", &whole];
+    let cases: [(&[&str], &[&str]); 4] =
+        [(&parts, &[]), (&parts, &SPREAD), (&from_checkpoint, &[]), (&from_checkpoint, &SPREAD)];
+    for (files, devices) in cases {
         let png = install.draw(&[files, devices, &["--seed", "18446744073709551615"]].concat());
         let again = install.run(&png, &devices[..devices.len().min(4)]);
         assert!(pixels(&png) == pixels(&again), "{files:?} on {devices:?} gives other bits when it is run");
@@ -182,7 +183,10 @@ fn a_prompt_in_any_script_is_in_the_picture() {
     let caption = "ein grüner Kreis, \"赤\" \\ 🦊";
     succeeded(&mut gantry(dir.path(), &["demo", caption, "--steps", "1"]));
     let workflow = workflow(&std::fs::read(dir.join("demo.png")).unwrap());
-    assert!(workflow.as_object().unwrap().values().any(|node| node["inputs"]["text"] == caption), "{workflow}");
+    assert!(
+        workflow.as_object().unwrap().values().any(|node| node["inputs"]["text"] == caption),
+        "{workflow}"
+    );
 }
 
 #[test]
@@ -190,11 +194,11 @@ fn tensors_that_no_weight_takes_are_told() {
     let install = Install::new();
     let file = install.dir.join("other.safetensors");
     let names = ["lora_unet_other.lora_down.weight", "lora_unet_other.lora_up.weight"];
-    let values = [0.5; 8];
+    let values: [f32; 8] = [0.5; 8];
     names
         .iter()
         .fold(SafetensorsWriter::new(), |file, name| {
-            let shape = if name.contains("down") { [2, 4] } else { [4, 2] };
+            let shape: [usize; 2] = if name.contains("down") { [2, 4] } else { [4, 2] };
             file.values(*name, Encoding::F32, Shape::from(shape), &values).unwrap()
         })
         .write(&file)

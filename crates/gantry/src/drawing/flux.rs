@@ -26,11 +26,8 @@ pub(super) fn workflow(drawing: &Drawing) -> (Prompt, NodeId) {
     let mut sheet = Sheet::default();
     let (mut model, clip, vae) = sheet.loaders(drawing);
     for (name, strength) in &drawing.files.loras {
-        let inputs = [
-            ("model", model),
-            ("lora_name", name.as_str().into()),
-            ("strength_model", (*strength).into()),
-        ];
+        let inputs =
+            [("model", model), ("lora_name", name.as_str().into()), ("strength_model", (*strength).into())];
         model = sheet.add("LoRA", "LoraLoaderModelOnly", inputs).output(0);
     }
     let inputs = [("clip", clip), ("text", drawing.prompt.as_str().into())];
@@ -240,7 +237,8 @@ mod tests {
                 let catalogue = nodes::catalogue(&Arc::new(studio));
                 let (mut prompt, sampler) = workflow(&drawing);
                 let accepted = graph::validate(&catalogue, &mut prompt, None);
-                let accepted = accepted.unwrap_or_else(|rejected| panic!("{offers:?} {said:?}: {rejected:?}"));
+                let accepted =
+                    accepted.unwrap_or_else(|rejected| panic!("{offers:?} {said:?}: {rejected:?}"));
                 assert_eq!((accepted.outputs.len(), accepted.node_errors.len()), (1, 0));
                 assert_eq!(prompt.nodes[&sampler].class_type.as_deref(), Some("KSampler"));
                 let text = serde_json::to_string(&prompt.to_literal()).unwrap();
