@@ -33,9 +33,10 @@ impl Allocation {
 pub enum Amounts {
     /// The smallest offload that leaves room to work.
     Automatic,
-    /// Move this much off the compute device, to the first donor until it is full, then to the next.
+    /// Take this much less of the compute device, ring and all, and move weights to the first donor until it is full,
+    /// then to the next.
     Normal {
-        /// Bytes to move.
+        /// Bytes by which weights and ring together are less than the model.
         virtual_vram_bytes: u64,
         /// Who takes them, in this order; never empty.
         donors: Vec<DeviceId>,

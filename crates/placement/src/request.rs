@@ -60,7 +60,7 @@ pub struct BlockSpec {
     pub bytes: u64,
     /// Seconds it takes per step on the compute device, measured or predicted.
     pub compute_seconds: f64,
-    /// Whether it must stay on the compute device: norms, embeddings, heads, tiny weights.
+    /// Whether it must stay on the compute device: norms, embeddings, heads. Blocks that are tiny stay in any case.
     pub pinned: bool,
 }
 
@@ -128,7 +128,9 @@ impl RemotePolicy {
 /// How many slots the ring for streamed blocks has.
 ///
 /// The ring is never larger than what it streams, so a plan with few streamed blocks can have fewer slots
-/// than `min_slots`; and where there is room for a single slot only, a plan with one is still a plan.
+/// than `min_slots`; and where there is room for a single slot only, a plan with one is still a plan. Normal and
+/// automatic mode, which are about how little of the compute device is taken, have the fewest slots, from one up to
+/// `max_slots`, with which no copy is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLimits {
     /// The fewest slots with which a copy can run while a streamed block computes.

@@ -1,7 +1,9 @@
 //! Amounts per device are met by the nearest assignment of whole blocks, and the plan shows both.
 
 use meta::DeviceId;
-use placement::{AllocationText, BlockSpec, DeviceSpec, Order, Plan, PlanRequest, RemotePolicy, plan};
+use placement::{
+    AllocationText, BlockSpec, DeviceSpec, DeviceUse, Order, Plan, PlanRequest, RemotePolicy, plan,
+};
 use proptest::prelude::*;
 
 const GB: u64 = 1 << 30;
@@ -43,7 +45,8 @@ fn request(blocks: Vec<BlockSpec>, text: &str) -> PlanRequest {
 }
 
 fn difference(plan: &Plan) -> u64 {
-    plan.devices.iter().map(|usage| usage.asked_bytes.unwrap().abs_diff(usage.weight_bytes)).sum()
+    let asked = |usage: &DeviceUse| usage.asked_bytes.unwrap_or(0);
+    plan.devices.iter().map(|usage| asked(usage).abs_diff(usage.weight_bytes)).sum()
 }
 
 #[test]
@@ -181,8 +184,10 @@ proptest! {
             let off = usage.asked_bytes.unwrap().abs_diff(usage.weight_bytes);
             prop_assert!(off <= largest, "{} is off by {}\n{}", usage.device, off, plan);
         }
-        if sizes.len() > 20 && stream && !contiguous {
-            prop_assert!(difference(&plan) <= plan.model_bytes() / 50, "{}", plan);
+        // With many blocks for every device there is always a choice that comes close.
+        let many = plan.devices.iter().all(|usage| usage.asked_bytes.unwrap() > 6 * largest);
+        if many && stream && !contiguous {
+            prop_assert!(difference(&plan) <= plan.model_bytes() / 200, "{}", plan);
         }
     }
 }

@@ -94,7 +94,12 @@ pub(super) fn place(
     let streams = targets.share(DeviceId::CPU) > 0 || targets.taker == DeviceId::CPU;
     let mut choice = Choice { problem, targets, slots, rounding, tried: Vec::new(), error: None };
     let sizes = choice.smaller_slots(streams || remotes.is_empty());
-    for ways in ways(problem.remote, &remotes, streams) {
+    let mut all = ways(problem.remote, &remotes, streams);
+    // Where even two blocks less would not fit, one is enough to say so.
+    if too_large(problem, targets) {
+        all.truncate(1);
+    }
+    for ways in all {
         let manner = |slot_bytes, pace| Manner { ways: ways.clone(), slot_bytes, pace };
         choice.try_out(manner(u64::MAX, Pace::Step));
         for slot_bytes in &sizes {
@@ -282,6 +287,13 @@ pub(super) fn any_fit(problem: &Problem<'_>, targets: &Targets) -> Option<Plan> 
         draft.check_rooms(slots).ok()?;
         Some(draft.into_plan(slots, Some(targets)))
     })
+}
+
+/// Whether the share of the compute device is more than whole blocks could make up for.
+fn too_large(problem: &Problem<'_>, targets: &Targets) -> bool {
+    let share = targets.share(problem.compute()).max(problem.fixed_bytes);
+    let least = (share + problem.request.working_bytes).saturating_sub(2 * problem.largest_free_block());
+    least > problem.available(problem.compute())
 }
 
 /// A share that no choice of blocks can fit is an error here, before rounding hides it.

@@ -1,7 +1,5 @@
 //! From places to a plan: the bytes of every device, the ring, the prediction.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use meta::{ByteSize, DeviceId};
 
 use super::layout::Place;
@@ -15,9 +13,9 @@ use crate::resolve::Targets;
 pub(super) struct Draft<'a> {
     problem: &'a Problem<'a>,
     pub(super) places: Vec<Place>,
-    weights: BTreeMap<DeviceId, u64>,
+    weights: Vec<(DeviceId, u64)>,
     /// Where blocks compute.
-    works: BTreeSet<DeviceId>,
+    works: Vec<DeviceId>,
     /// The largest streamed block; 0 if none is.
     pub(super) slot_bytes: u64,
     pub(super) streamed_bytes: u64,
@@ -31,17 +29,21 @@ impl<'a> Draft<'a> {
             problem,
             timeline: Timeline::new(problem, &places),
             places,
-            weights: BTreeMap::new(),
-            works: BTreeSet::from([problem.compute()]),
+            weights: Vec::new(),
+            works: vec![problem.compute()],
             slot_bytes: 0,
             streamed_bytes: 0,
             streamed_count: 0,
         };
         for (block, place) in problem.request.blocks.iter().zip(&draft.places) {
-            *draft.weights.entry(place.home).or_default() += block.bytes;
-            if place.in_place {
-                draft.works.insert(place.home);
-            } else {
+            match draft.weights.iter_mut().find(|(device, _)| *device == place.home) {
+                Some((_, bytes)) => *bytes += block.bytes,
+                None => draft.weights.push((place.home, block.bytes)),
+            }
+            if place.in_place && !draft.works.contains(&place.home) {
+                draft.works.push(place.home);
+            }
+            if !place.in_place {
                 draft.slot_bytes = draft.slot_bytes.max(block.bytes);
                 draft.streamed_bytes += block.bytes;
                 draft.streamed_count += 1;
@@ -71,7 +73,7 @@ impl<'a> Draft<'a> {
     }
 
     fn weight_bytes(&self, device: DeviceId) -> u64 {
-        self.weights.get(&device).copied().unwrap_or(0)
+        self.weights.iter().find(|(known, _)| *known == device).map_or(0, |(_, bytes)| *bytes)
     }
 
     /// What a ring of so many slots makes of a device's memory.
@@ -88,17 +90,23 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// The devices other than the compute device that hold something, by id.
+    fn donors(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        let homes = self.weights.iter().map(|(device, _)| *device);
+        let mut donors: Vec<DeviceId> = homes.filter(|device| *device != self.problem.compute()).collect();
+        donors.sort_unstable();
+        donors.into_iter()
+    }
+
     /// Whether every device but the compute device, and but this one, has the room.
     pub(super) fn fits_donors(&self, except: Option<DeviceId>) -> bool {
-        let mut donors = self.weights.keys().copied().filter(|device| *device != self.problem.compute());
-        donors.all(|device| Some(device) == except || check_room(&self.usage(device, 0)).is_ok())
+        self.donors().all(|device| Some(device) == except || check_room(&self.usage(device, 0)).is_ok())
     }
 
     /// Whether every device has the room.
     pub(super) fn check_rooms(&self, slots: usize) -> Result<(), PlanError> {
         check_room(&self.usage(self.problem.compute(), slots))?;
-        let donors = self.weights.keys().filter(|device| **device != self.problem.compute());
-        donors.copied().try_for_each(|device| check_room(&self.usage(device, 0)))
+        self.donors().try_for_each(|device| check_room(&self.usage(device, 0)))
     }
 
     pub(super) fn seconds(&self, slots: usize) -> f64 {
@@ -118,7 +126,8 @@ impl<'a> Draft<'a> {
         let ring = (self.slot_bytes > 0).then_some(Ring { slots, slot_bytes: self.slot_bytes });
         let asked = |device: DeviceId| targets.map(|targets| targets.share(device));
         let in_use = |device: &DeviceId| {
-            self.weights.contains_key(device) || asked(*device).is_some_and(|bytes| bytes > 0)
+            self.weights.iter().any(|(home, _)| home == device)
+                || asked(*device).is_some_and(|bytes| bytes > 0)
         };
         let others = problem.devices.keys().copied().filter(|device| *device != compute).filter(in_use);
         let usage = |device| DeviceUse { asked_bytes: asked(device), ..self.usage(device, slots) };
@@ -204,15 +213,23 @@ impl Timeline {
             false => problem.request.activation_bytes as f64 / problem.bandwidth(from, to),
         };
         let mut activations_on = problem.compute();
+        // Blocks have few homes, and each is looked up once.
+        let mut speeds: Vec<(DeviceId, f64, f64)> = Vec::new();
         let steps = problem.request.blocks.iter().zip(places).map(|(block, place)| {
+            let known = speeds.iter().find(|(home, ..)| *home == place.home).copied();
+            let (_, slowness, bytes_per_s) = known.unwrap_or_else(|| {
+                let home = place.home;
+                let new = (home, problem.slowness(home), problem.bandwidth(home, problem.compute()));
+                speeds.push(new);
+                new
+            });
             let runs_on = if place.in_place { place.home } else { problem.compute() };
             let hop_s = hop(activations_on, runs_on);
             activations_on = runs_on;
             StepBlock {
-                compute_s: block.compute_seconds * problem.slowness(runs_on),
+                compute_s: block.compute_seconds * if place.in_place { slowness } else { 1.0 },
                 hop_s,
-                copy_s: (!place.in_place)
-                    .then(|| block.bytes as f64 / problem.bandwidth(place.home, runs_on)),
+                copy_s: (!place.in_place).then_some(block.bytes as f64 / bytes_per_s),
             }
         });
         let blocks = steps.collect();

@@ -15,7 +15,7 @@ const VERY_FEW_BLOCKS: usize = 9;
 /// How many blocks change sides at most, each way, in one exchange.
 const MOST_BLOCKS: usize = 3;
 /// Up to so many blocks of a device every choice of them is looked at; of more, neighbours only.
-const FEW_BLOCKS: usize = 12;
+const FEW_BLOCKS: usize = 6;
 /// Each exchange brings the devices nearer, and a handful does for any model; this bounds the time for all.
 const MAX_EXCHANGES: usize = 64;
 

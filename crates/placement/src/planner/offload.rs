@@ -51,22 +51,16 @@ pub(super) fn automatic(problem: &Problem<'_>) -> Result<Plan, PlanError> {
 /// alone would. Where that is more than can be saved, what saves most, and the plan says so.
 pub(super) fn normal(problem: &Problem<'_>, asked: u64, donors: &[DeviceId]) -> Result<Plan, PlanError> {
     let offload = Offload::new(problem, donors);
-    let (is_possible, saves) = match offload.most_if_roomy(asked) >= asked {
-        true => (true, asked),
-        false => (false, offload.saves_most(None).map_or(0, |(saved, _)| saved)),
+    let is_possible = offload.most_if_roomy(asked) >= asked;
+    let compute = problem.compute();
+    let alone = offload.nothing().usage(compute, 0);
+    let (saves, usage) = match is_possible {
+        // What the ring takes of what is left is not known yet, and does not matter.
+        true => (asked, DeviceUse { weight_bytes: problem.model_bytes - asked, ..alone }),
+        false => offload.saves_most(None).unwrap_or((0, alone)),
     };
-    let (weights, working) = (problem.model_bytes - saves, problem.request.working_bytes);
-    let available_bytes = problem.available(problem.compute());
-    if weights + working > available_bytes {
-        return Err(PlanError::NoRoom {
-            device: problem.compute(),
-            wanted: weights + working,
-            weights,
-            ring: 0,
-            working,
-            available: available_bytes,
-            nearest: None,
-        });
+    if usage.total_bytes() > usage.available_bytes {
+        return Err(no_room(&usage));
     }
     let mut plan = match saves {
         0 => offload.nothing().into_plan(0, None),
@@ -80,9 +74,8 @@ pub(super) fn normal(problem: &Problem<'_>, asked: u64, donors: &[DeviceId]) -> 
     } else if plan.ring.is_some() {
         let moved = plan.model_bytes() - plan.devices[0].weight_bytes;
         plan.notes.push(format!(
-            "{} is moved, so that {} holds {} less with the ring and all",
+            "{} is moved, so that {compute} holds {} less with the ring and all",
             ByteSize(moved),
-            problem.compute(),
             ByteSize(saved_bytes(&plan)),
         ));
     }

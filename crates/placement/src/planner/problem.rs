@@ -140,6 +140,9 @@ impl<'a> Problem<'a> {
 
     /// How much longer a device computes than the compute device.
     pub(super) fn slowness(&self, device: DeviceId) -> f64 {
+        if device == self.compute() {
+            return 1.0;
+        }
         let factor = |device: DeviceId| self.devices.get(&device).map_or(1.0, |spec| spec.compute_factor);
         factor(device) / factor(self.compute())
     }
