@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use graph::{CacheMode, Executor, Identity, Map, NodeFailure, Observer, RunEnd, RunReport, RunRequest};
 use indexmap::IndexMap;
-use meta::DeviceId;
 use residency::{FreeReport, FreeRequest, HostPressure, Retention};
 
 use crate::HostMemory;
@@ -166,13 +165,7 @@ impl Worker {
 
     /// After memory ran out: if pictures and the like hold most of the host's, those that are only cached go.
     fn make_room_on_host(&mut self) {
-        let devices = self.shared.studio.residency.devices();
-        let host = devices.iter().find(|device| device.id() == DeviceId::CPU);
-        let is_short = host.is_some_and(|host| {
-            let report = host.ledger().report();
-            report.used > report.budget / 2
-        });
-        if is_short {
+        if self.shared.studio.host.used_share() > 0.5 {
             tracing::warn!("the host's memory is short: cached outputs of nodes are dropped");
             self.executor.reset();
         }

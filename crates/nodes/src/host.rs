@@ -43,6 +43,13 @@ impl Host {
         Host { ledger: Ledger::new(DeviceId::CPU, bytes), device: None }
     }
 
+    /// Which share of it is in use, as the ledger counts.
+    #[must_use]
+    pub fn used_share(&self) -> f64 {
+        let report = self.ledger.report();
+        report.used as f64 / report.budget.max(1) as f64
+    }
+
     /// Room for values of a shape.
     ///
     /// # Errors

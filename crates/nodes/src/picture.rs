@@ -19,7 +19,7 @@ use image::{
     AnimationDecoder, DynamicImage, ExtendedColorType, ImageDecoder, ImageFormat, ImageReader, Limits,
 };
 
-use crate::host::Host;
+use crate::host::{Host, Room};
 use crate::value::Image;
 use crate::{Error, Result};
 
@@ -61,7 +61,8 @@ pub enum PreviewFormat {
 /// # Errors
 /// It is no picture, or a broken one, or too large, or there is too little memory.
 pub fn decode(host: &Host, bytes: &[u8]) -> Result<Image> {
-    convert::to_image(host, &[decode_first(bytes)?])
+    let (first, _unpacked) = decode_first(host, bytes)?;
+    convert::to_image(host, &[first])
 }
 
 /// Reads a picture file with all its frames, those of another size than the first left out.
@@ -69,17 +70,17 @@ pub fn decode(host: &Host, bytes: &[u8]) -> Result<Image> {
 /// # Errors
 /// As for [`decode`].
 pub fn decode_frames(host: &Host, bytes: &[u8]) -> Result<Image> {
-    let frames = match image::guess_format(bytes) {
-        Ok(ImageFormat::Gif) => frames_of(limited(GifDecoder::new(Cursor::new(bytes))?)?)?,
+    let (frames, _unpacked) = match image::guess_format(bytes) {
+        Ok(ImageFormat::Gif) => frames_of(host, limited(GifDecoder::new(Cursor::new(bytes))?)?)?,
         Ok(ImageFormat::WebP) => {
             let decoder = limited(WebPDecoder::new(Cursor::new(bytes))?)?;
-            if decoder.has_animation() { frames_of(decoder)? } else { Vec::new() }
+            if decoder.has_animation() { frames_of(host, decoder)? } else { Default::default() }
         }
         Ok(ImageFormat::Png) => {
             let decoder = limited(PngDecoder::new(Cursor::new(bytes))?)?;
-            if decoder.is_apng()? { frames_of(decoder.apng()?)? } else { Vec::new() }
+            if decoder.is_apng()? { frames_of(host, decoder.apng()?)? } else { Default::default() }
         }
-        _ => Vec::new(),
+        _ => Default::default(),
     };
     // One frame is read as a still picture, which keeps what the format says about colours and turning.
     if frames.len() < 2 { decode(host, bytes) } else { convert::to_image(host, &frames) }
@@ -325,17 +326,21 @@ impl Pixels {
     }
 }
 
-fn decode_first(bytes: &[u8]) -> Result<DynamicImage> {
+/// A file's first frame, and the room that it and its copy in 8 bits take while it is unpacked.
+fn decode_first(host: &Host, bytes: &[u8]) -> Result<(DynamicImage, Room)> {
     let mut decoder = reader(bytes)?.into_decoder()?;
     check_size(&decoder)?;
     decoder.set_limits(limits())?;
+    let (width, height) = decoder.dimensions();
+    let depth = usize::from(decoder.color_type().bytes_per_pixel()).div_ceil(4);
+    let room = host.room(&[height as usize, width as usize, depth + 1])?;
     // A broken note about the camera is no reason not to show the picture.
     let orientation = decoder.orientation().ok();
     let mut image = DynamicImage::from_decoder(decoder)?;
     if let Some(orientation) = orientation {
         image.apply_orientation(orientation);
     }
-    Ok(image)
+    Ok((image, room))
 }
 
 fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>> {
@@ -345,8 +350,10 @@ fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>> {
     Ok(reader)
 }
 
-fn frames_of<'a>(decoder: impl AnimationDecoder<'a>) -> Result<Vec<DynamicImage>> {
+/// The frames of a file that moves, and the room that they and their copies take while they are unpacked.
+fn frames_of<'a>(host: &Host, decoder: impl AnimationDecoder<'a>) -> Result<(Vec<DynamicImage>, Vec<Room>)> {
     let mut frames: Vec<DynamicImage> = Vec::new();
+    let mut rooms = Vec::new();
     let mut pixels = 0;
     for frame in decoder.into_frames() {
         let frame = frame?.into_buffer();
@@ -356,10 +363,11 @@ fn frames_of<'a>(decoder: impl AnimationDecoder<'a>) -> Result<Vec<DynamicImage>
         }
         let size = frames.first().map(|first| (first.width(), first.height()));
         if size.is_none_or(|size| size == frame.dimensions()) {
+            rooms.push(host.room(&[frame.height() as usize, frame.width() as usize, 2])?);
             frames.push(DynamicImage::ImageRgba8(frame));
         }
     }
-    Ok(frames)
+    Ok((frames, rooms))
 }
 
 fn limited<D: ImageDecoder>(mut decoder: D) -> Result<D> {

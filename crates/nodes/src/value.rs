@@ -200,10 +200,13 @@ impl Image {
 
     /// A batch of another size: cut, or begun again from the start.
     pub(crate) fn repeated_to(&self, batch: usize) -> Result<Image> {
-        match batch == self.batch {
-            true => Ok(self.clone()),
-            false => self.frames((0..batch).map(|index| index % self.batch.max(1))),
+        if batch == self.batch {
+            return Ok(self.clone());
         }
+        let batch = if self.batch == 0 { 0 } else { batch };
+        let shape = [batch, self.height, self.width, self.channels];
+        let frames = (0..batch).flat_map(|index| self.frame(index % self.batch));
+        Image::collect(self.host(), shape, frames.copied())
     }
 
     /// With that many channels: cut, or filled up with 1.
@@ -267,19 +270,25 @@ impl Mask {
 
     /// Some masks of the batch, by their numbers, in that order; numbers that there are not are left out.
     pub(crate) fn frames(&self, indices: impl IntoIterator<Item = usize>) -> Result<Mask> {
-        let length = self.height * self.width;
         let indices: Vec<usize> = indices.into_iter().filter(|index| *index < self.batch).collect();
-        let frame = |index: &usize| &self.values[index * length..(index + 1) * length];
         let shape = [indices.len(), self.height, self.width];
-        Mask::collect(self.host(), shape, indices.iter().flat_map(frame).copied())
+        Mask::collect(self.host(), shape, indices.iter().flat_map(|index| self.frame(*index)).copied())
+    }
+
+    /// The values of one mask, the first being 0.
+    fn frame(&self, index: usize) -> &[f32] {
+        let length = self.height * self.width;
+        &self.values[index * length..(index + 1) * length]
     }
 
     /// A batch of another size: cut, or begun again from the start.
     pub(crate) fn repeated_to(&self, batch: usize) -> Result<Mask> {
-        match batch == self.batch {
-            true => Ok(self.clone()),
-            false => self.frames((0..batch).map(|index| index % self.batch.max(1))),
+        if batch == self.batch {
+            return Ok(self.clone());
         }
+        let batch = if self.batch == 0 { 0 } else { batch };
+        let frames = (0..batch).flat_map(|index| self.frame(index % self.batch));
+        Mask::collect(self.host(), [batch, self.height, self.width], frames.copied())
     }
 
     /// `f` of every value.

@@ -105,6 +105,22 @@ fn after_a_shortage_every_model_goes_that_is_not_kept() {
 }
 
 #[test]
+fn after_a_shortage_cached_outputs_go_if_they_hold_the_host() {
+    // A cache in which other prompts leave the outputs of this one alone.
+    let bench = Bench::with(EngineConfig { cache: CacheMode::Lru(100), ..EngineConfig::default() });
+    bench.run(count());
+    bench.run(fail("memory"));
+    bench.run(count());
+    assert_eq!(counted(&bench), 1, "there is room enough on the host");
+    // More than half of what a studio without a CPU has.
+    let held = bench.engine.studio().host.room(&[150 << 20]).unwrap();
+    bench.run(fail("memory"));
+    bench.run(count());
+    assert_eq!(counted(&bench), 2);
+    drop(held);
+}
+
+#[test]
 fn cached_outputs_go_when_an_idle_host_is_nearly_full() {
     let used = Arc::new(AtomicU64::new(50));
     let percent = Arc::clone(&used);
