@@ -1,5 +1,7 @@
 //! Autoencoders: pictures to latents and back.
 
+mod room;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +18,8 @@ use crate::studio::{Network, Vae, Wanted, WorkSize, class};
 use crate::value::{Image, LatentImage, Mask};
 use crate::wanted::still_wanted;
 use crate::{Error, Result, Studio};
+
+use room::Pictures;
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
@@ -58,6 +62,9 @@ fn encode_with(
     tiling: Option<(usize, usize)>,
 ) -> Result<Latent> {
     let Image { batch, height, width, channels, values } = image;
+    if let Network::Kl(kl) = &vae.source.network {
+        room::check_encode(studio, vae, kl, Pictures { batch: *batch, height: *height, width: *width })?;
+    }
     with_vae(studio, call, vae, (height / 8, width / 8), |kl, session| {
         let pixels = session.lane()?.tensor([*batch, *height, *width, *channels], values)?;
         let latent = match tiling {
@@ -85,6 +92,11 @@ fn decode(
     let vae = call.object::<Vae>("vae")?;
     let latent = call.object::<LatentImage>("samples")?;
     let shape = dims(&latent.samples)?;
+    if let Network::Kl(kl) = &vae.source.network {
+        let pixels = |values: usize| values.saturating_mul(kl.config().factor());
+        let pictures = Pictures { batch: shape[0], height: pixels(shape[2]), width: pixels(shape[3]) };
+        room::check_decode(studio, &vae, kl, pictures)?;
+    }
     let image = with_vae(studio, call, &vae, (shape[2], shape[3]), |kl, session| {
         let latent = session.lane()?.tensor(shape, latent.samples.values())?;
         let picture = decoded(kl, session, &latent)?;

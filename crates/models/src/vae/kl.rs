@@ -3,6 +3,7 @@
 
 mod config;
 mod layers;
+mod room;
 mod weights;
 
 use std::ops::Range;
@@ -18,6 +19,7 @@ use crate::detect::{Detected, Family, Role};
 use crate::{Error, Probe, Result};
 pub use config::Config;
 use layers::Layers;
+pub use room::LeastBytes;
 
 /// What errors call a file that should have this model.
 const WANTED: &str = "a KL autoencoder";
@@ -67,8 +69,12 @@ impl Kl {
     pub fn decode(&self, session: &Session, latent: &Tensor) -> Result<Tensor> {
         self.check_latent(latent)?;
         each_item(latent, |latent| {
+            let factor = self.config.factor();
             whole_or_in_tiles(
-                || self.decode_whole(session, latent, &mut Probe::none()),
+                || {
+                    self.check_whole(session, latent.dim(2) * factor, latent.dim(3) * factor)?;
+                    self.decode_whole(session, latent, &mut Probe::none())
+                },
                 |tiling| self.decode_tiled(session, latent, tiling),
             )
         })
@@ -101,7 +107,10 @@ impl Kl {
     pub fn encode(&self, session: &Session, image: &Tensor) -> Result<Tensor> {
         each_item(&self.pixels_of(image)?, |pixels| {
             whole_or_in_tiles(
-                || self.encode_raw(session, pixels),
+                || {
+                    self.check_whole(session, pixels.dim(2), pixels.dim(3))?;
+                    self.encode_raw(session, pixels)
+                },
                 |tiling| self.encode_pixels_tiled(session, pixels, tiling),
             )
         })
@@ -239,10 +248,16 @@ fn in_tiles(
     let mut values = Vec::new();
     for item in 0..x.dim(0) {
         let item = x.slice(0, item, 1)?;
-        values.extend(canvas.compute(tiling, |Window { top, left, height, width }| {
+        let computed = canvas.compute(tiling, |Window { top, left, height, width }| {
             let part = item.slice(2, top, height)?.slice(3, left, width)?.contiguous()?;
             Ok(compute(&part)?.to_vec()?)
-        })?);
+        })?;
+        // One picture, which is the usual, is not copied.
+        if values.is_empty() {
+            values = computed;
+        } else {
+            values.extend(computed);
+        }
     }
     let shape = canvas.shape(x.dim(0));
     Ok(session.lane()?.tensor(shape, &values)?)

@@ -27,7 +27,14 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config, pixels: usize) -> R
 pub(super) fn working_values(config: &Config, pixels: usize) -> usize {
     let latent_area = pixels / config.factor().pow(2);
     // Attention: tokens, their norm, queries, keys, values, the result and a part of it, and two sets of scores.
-    let mut most = 7 * latent_area * config.middle + 2 * SCORES.min(latent_area.saturating_mul(latent_area));
+    let attention = 7 * latent_area * config.middle + 2 * SCORES.min(latent_area.saturating_mul(latent_area));
+    attention.max(stage_values(config, pixels))
+}
+
+/// The most values that the residual blocks and changes of size have alive at a time, for one image.
+pub(super) fn stage_values(config: &Config, pixels: usize) -> usize {
+    let latent_area = pixels / config.factor().pow(2);
+    let mut most = 0;
     // Both halves are walked from the latent to the image; the encoder is as large as the decoder.
     for stages in [&config.up, &config.down] {
         let (mut area, mut from) = (latent_area, config.middle);
