@@ -163,6 +163,7 @@ impl FluxPipeline {
         let shape = [1, LATENT_CHANNELS, height / LATENT_PIXELS, width / LATENT_PIXELS];
         let latent = session.lane()?.tensor(shape, latent.values())?;
         let image = self.autoencoder.model.decode(&session, &latent)?.to_vec()?;
+        session.verify()?;
         Picture::new(width, height, &image)
     }
 
@@ -172,8 +173,10 @@ impl FluxPipeline {
         let session = self.open(self.clip_l.id)?;
         let options = EncodeOptions { unprojected: true, ..EncodeOptions::default() };
         let pooled = self.clip_l.model.encode(&session, &clip, options)?;
+        session.verify()?;
         let session = self.open(self.t5.id)?;
         let words = self.t5.model.encode(&session, &t5, EncodeOptions::default())?;
+        session.verify()?;
         Ok(Encoded::flux(&pooled, words))
     }
 
@@ -208,7 +211,9 @@ impl FluxPipeline {
             cfg: 1.0,
             seed: drawing.seed,
         };
-        Ok(sampling::sample(&request, &mut predict, observer)?)
+        let latent = sampling::sample(&request, &mut predict, observer)?;
+        session.verify()?;
+        Ok(latent)
     }
 
     fn open(&self, id: ModelId) -> Result<Session> {

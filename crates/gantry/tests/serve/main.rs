@@ -12,5 +12,8 @@ mod restart;
 mod retention;
 mod server;
 mod start;
+mod stopping;
 mod stored_workflows;
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+mod truncated_file;
 mod workflows;
