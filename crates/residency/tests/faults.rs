@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use device::{
-    Backend, Cancel, Description, Device, Error, Event, HostExecutor, Memory, MemoryInfo, OpCall, OutOfMemory,
-    Registry, Span, StreamBackend, StreamKind,
+    Backend, Cancel, Description, Device, Error, Event, HostExecutor, Memory, MemoryInfo, OpCall,
+    OutOfMemory, Registry, Span, StreamBackend, StreamKind,
 };
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding};
