@@ -187,7 +187,8 @@ mod platform {
         // SAFETY: the address is that of a handler that the system would have called with these very arguments.
         unsafe {
             if takes_info {
-                let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = std::mem::transmute(previous);
+                let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+                    std::mem::transmute(previous);
                 handler(signal, info, context);
             } else {
                 let handler: extern "C" fn(c_int) = std::mem::transmute(previous);
@@ -210,9 +211,7 @@ mod platform {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the range is the rest of a mapping that is ours and that is being read now, so it exists; who reads it
         // takes any bytes. When the mapping goes, these pages go with it.
-        let mapped = unsafe {
-            libc::mmap(page as *mut c_void, end - page, libc::PROT_READ, flags, -1, 0)
-        };
+        let mapped = unsafe { libc::mmap(page as *mut c_void, end - page, libc::PROT_READ, flags, -1, 0) };
         mapped != libc::MAP_FAILED
     }
 }

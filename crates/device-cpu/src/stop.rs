@@ -55,12 +55,14 @@ mod tests {
         let done = |job: &Cancel| {
             work_for(job, || {
                 let (tasks, mut count) = (Tasks::of_this_job(), 0);
-                (0..10).for_each(|task| tasks.run(|| {
-                    count += 1;
-                    if task == 3 {
-                        job.cancel();
-                    }
-                }));
+                (0..10).for_each(|task| {
+                    tasks.run(|| {
+                        count += 1;
+                        if task == 3 {
+                            job.cancel();
+                        }
+                    })
+                });
                 count
             })
         };

@@ -124,13 +124,7 @@ fn host_address(queue: &Queue, span: &Span) -> Result<*mut u8> {
 
 /// Queues a copy of ordinary host memory; the bytes have left it when this returns. The driver is never shown that
 /// memory itself: it refuses a copy that begins on pages that are pinned, as neighbours may be, and ends on others.
-fn send(
-    runtime: &Runtime,
-    queue: &Arc<Queue>,
-    address: u64,
-    bytes: &[u8],
-    cancel: &Cancel,
-) -> Result<()> {
+fn send(runtime: &Runtime, queue: &Arc<Queue>, address: u64, bytes: &[u8], cancel: &Cancel) -> Result<()> {
     if bytes.len() > INLINE_BYTES {
         // SAFETY: the slice is readable until this returns, and the caller's stream touches the target.
         return unsafe { runtime.uploader.copy(queue, address, (bytes.as_ptr(), bytes.len()), cancel) };

@@ -40,7 +40,9 @@ impl CudaBackend {
         let pageable = Buffer::over(Arc::new(vec![1u8; SAMPLE_BYTES]));
         let queue = Queue::open(&self.runtime.context)?;
         let rate = |to: &Buffer, from: &Buffer, repeats: usize| -> Result<f64> {
-            let once = |to: &Span, from: &Span| copy::copy(&self.runtime, &queue, (to, from), &Cancel::NEVER).map(drop);
+            let once = |to: &Span, from: &Span| {
+                copy::copy(&self.runtime, &queue, (to, from), &Cancel::NEVER).map(drop)
+            };
             let (to, from) = (to.whole(), from.whole());
             let timed = once(&to, &from)
                 .and_then(|()| self.seconds(&queue, || (0..repeats).try_for_each(|_| once(&to, &from))));

@@ -572,6 +572,70 @@ fn one_card_works_as_two_devices() {
     assert!(relative_error(&values(&devices[1], &out), &want) < tolerance(DType::BF16));
 }
 
+/// The host runs far ahead of the card. When the job is cancelled, whoever waits gets away at once; the card finishes
+/// what is queued, and nothing that it uses is given to others before.
+#[test]
+#[ignore = "needs a card"]
+fn waiting_for_the_card_ends_when_it_is_cancelled() {
+    let device = open_one();
+    let soon = std::time::Duration::from_millis(300);
+    let (m, n, k) = (8192, 12_288, 12_288);
+    let (x, _) = tensor(&device, &[m, k], DType::BF16, 1);
+    let (weight, _) = tensor(&device, &[n, k], DType::BF16, 2);
+    let product = |out: &Operand| {
+        OpCall::from(op::Linear {
+            x: x.clone(),
+            weight: weight.clone(),
+            weight_scale: None,
+            bias: None,
+            activation: None,
+            out: out.clone(),
+        })
+    };
+    let compute = device.compute_stream().unwrap();
+    let right = empty(&device, &[m, n], DType::BF16);
+    compute.launch(&product(&right)).unwrap();
+    let right = values(&device, &right);
+    let big = vec![7u8; 256 << 20];
+    let waits: [(&str, &dyn Fn(&device::Stream, &Operand) -> device::Result<()>); 3] = [
+        ("reading", &|stream, out| {
+            let mut bytes = vec![0; out.extent()];
+            stream.read(&out.span(), &mut bytes)
+        }),
+        ("synchronizing", &|stream, _| stream.synchronize()),
+        ("writing", &|stream, _| {
+            let target = device.allocate(big.len()).unwrap();
+            stream.write(&target.whole(), &big)
+        }),
+    ];
+    for (name, wait) in waits {
+        let cancel = device::Cancel::default();
+        let stream = compute.with_cancel(&cancel);
+        let out = empty(&device, &[m, n], DType::BF16);
+        // Some two seconds of work.
+        (0..600).for_each(|_| stream.launch(&product(&out)).unwrap());
+        let (taken, outcome) = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                cancel.cancel();
+                std::time::Instant::now()
+            });
+            let outcome = wait(&stream, &out);
+            let ended = std::time::Instant::now();
+            (ended.saturating_duration_since(asked.join().unwrap()), outcome)
+        });
+        println!("{name}: ended {taken:.1?} after it was cancelled");
+        assert_eq!(outcome, Err(Error::Cancelled), "{name}");
+        assert!(taken < soon, "{name}: {taken:?}");
+        assert_eq!(stream.launch(&product(&out)), Err(Error::Cancelled));
+        // The memory goes back while the card still writes into it, and is used again in the order of the stream.
+        drop(out);
+        let again = empty(&device, &[m, n], DType::BF16);
+        compute.launch(&product(&again)).unwrap();
+        assert!(values(&device, &again) == right, "{name}: the next job computes the same");
+    }
+}
+
 /// Merging a LoRA into a weight costs about what reading and writing the weight costs.
 #[test]
 #[ignore = "needs a card"]

@@ -261,12 +261,7 @@ impl HostExecutor for Meter {
 
 impl Meter {
     /// Does a transfer and lets it take as long as the link needs, after the transfers before it.
-    fn metered(
-        &self,
-        bytes: usize,
-        cancel: &Cancel,
-        transfer: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    fn metered(&self, bytes: usize, cancel: &Cancel, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
         let now = Instant::now();
         let mut free_at = self.link_free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let start = if *free_at + WAKE_UP_SLACK < now { now } else { *free_at };

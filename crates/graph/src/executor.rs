@@ -79,11 +79,8 @@ impl Executor {
     pub fn run(&mut self, mut request: RunRequest) -> RunReport {
         let outputs = std::mem::take(&mut request.outputs);
         let classes = Classes::new(Arc::clone(&self.catalogue));
-        let lasting = Lasting {
-            cache: &mut self.cache,
-            key_maker: &mut self.key_maker,
-            runner: &mut self.runner,
-        };
+        let lasting =
+            Lasting { cache: &mut self.cache, key_maker: &mut self.key_maker, runner: &mut self.runner };
         Run::new(request, classes, lasting).finish(&outputs)
     }
 

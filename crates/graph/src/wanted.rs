@@ -41,9 +41,8 @@ impl Wanted {
     /// # Errors
     /// [`Failure::Interrupted`].
     pub fn check(&self) -> Result<(), Failure> {
-        let is_over = |job: &Arc<JobContext>| {
-            job.cancel.load(Ordering::Relaxed) || job.ended.load(Ordering::Relaxed)
-        };
+        let is_over =
+            |job: &Arc<JobContext>| job.cancel.load(Ordering::Relaxed) || job.ended.load(Ordering::Relaxed);
         if self.0.as_ref().is_some_and(is_over) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 

@@ -128,7 +128,9 @@ fn of_file(error: &checkpoint::Error) -> Option<Cause<'_>> {
 fn of_residency(error: &residency::Error) -> Option<Cause<'_>> {
     match error {
         residency::Error::Cancelled => Some(Cause::Cancelled),
-        residency::Error::Device(error) | residency::Error::Patch(patch::Error::Device(error)) => of_device(error),
+        residency::Error::Device(error) | residency::Error::Patch(patch::Error::Device(error)) => {
+            of_device(error)
+        }
         residency::Error::File { source, .. } => of_file(source),
         _ => None,
     }

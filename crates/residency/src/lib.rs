@@ -36,6 +36,7 @@ mod store;
 
 pub use blocks::BlockNames;
 pub use claim::ModelClaim;
+pub use device::Cancel;
 pub use error::{Error, Result};
 pub use free::{FreeFlags, FreeReport, FreeRequest, ModelNote};
 pub use manifest::{BlockSpec, Manifest, ManifestBuilder, WeightSpec};
@@ -44,7 +45,6 @@ pub use pressure::HostPressure;
 pub use profile::{BlockProfile, CopyProfile, StepProfile};
 pub use retention::Retention;
 pub use ring::StreamStats;
-pub use device::Cancel;
 pub use session::{Lease, LinearPart, Session};
 pub use snapshot::{Snapshot, SnapshotSeries};
 pub use store::{LoadOptions, Residency};

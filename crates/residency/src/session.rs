@@ -105,7 +105,8 @@ impl Session {
     /// An error if a file that the session reads is known to be damaged. It asks no system, so every lease does.
     fn check_files(&self) -> Result<()> {
         let name = || self.manifest().name().to_owned();
-        let check = |bytes: &EntryBytes| bytes.check_intact().map_err(|source| Error::File { name: name(), source });
+        let check =
+            |bytes: &EntryBytes| bytes.check_intact().map_err(|source| Error::File { name: name(), source });
         self.files.iter().try_for_each(check)
     }
 }

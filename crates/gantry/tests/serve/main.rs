@@ -14,6 +14,9 @@ mod restart;
 mod retention;
 mod server;
 mod start;
-mod superseding;
+mod stopping;
 mod stored_workflows;
+mod superseding;
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+mod truncated_file;
 mod workflows;

@@ -64,6 +64,21 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// Asks the process to end, as a system that shuts down does; how long it took, and how it ended.
+    #[cfg(unix)]
+    pub(crate) fn terminate(mut self) -> (Duration, std::process::ExitStatus) {
+        let since = Instant::now();
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(asked.success());
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (since.elapsed(), status);
+            }
+            assert!(since.elapsed() < PATIENCE, "the process does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// What the program told.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap()
