@@ -48,7 +48,7 @@ pub use measuring::{Bandwidth, bandwidth, bandwidth_between};
 pub(crate) use network::{Captioner, Network, Placing, Source};
 pub use questions::{PlanQuestion, Role, SaidPlacing};
 pub use stats::ModelStats;
-pub(crate) use work::{EvaluationShape, Work};
+pub(crate) use work::{CodedSize, EvaluationShape, Work};
 
 /// The surroundings of all nodes of one server or command.
 pub struct Studio {

@@ -12,7 +12,7 @@ use sampling::Latent;
 use crate::conditioning::{resized, without_masked};
 use crate::host::Samples;
 use crate::sampling_nodes::planes::dims;
-use crate::studio::{Network, Vae, Wanted, Work, class};
+use crate::studio::{Network, Vae, CodedSize, Wanted, Work, class};
 use crate::value::{Image, LatentImage, Mask};
 use crate::wanted::still_wanted;
 use crate::{Error, Result, Studio};
@@ -55,7 +55,9 @@ fn with_vae<T>(
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
     studio.with_session(wanted, &cancel, |opened| {
         let started = Instant::now();
-        let planned = opened.work.tile_of(&job.work).map(|tile| Tiling { tile, overlap: tile / 4 });
+        // Where the user's tiles have no room either, smaller ones are planned.
+        let smaller = opened.work.tile().filter(|_| opened.work != job.work);
+        let planned = smaller.map(|tile| Tiling { tile, overlap: tile / 4 });
         if let (Some(tiles), None) = (planned, job.tiling) {
             let pixels = tiles.tile * kl.config().factor();
             tracing::info!("{}: in tiles of {pixels} pixels, since a whole picture has no room", vae.source.name());
@@ -76,7 +78,7 @@ fn encode_with(
 ) -> Result<Samples> {
     let factor = factor_of(vae)?;
     let tiling = tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
-    let job = Job::new(Work::Encode { height: image.height / factor, width: image.width / factor }, tiling);
+    let job = Job::new(Work::Encode(CodedSize::whole(image.height / factor, image.width / factor)), tiling);
     with_vae(studio, call, vae, &job, |kl, session, tiling| {
         let pixels = session.lane()?.tensor(image.shape(), &image.values)?;
         let latent = match tiling {
@@ -110,7 +112,7 @@ fn decode(studio: &Studio, call: &Call, tiling: Option<(usize, usize)>) -> Resul
         return Err(Failure::value(format!("{} is no autoencoder", vae.source.name())));
     };
     let tiling = tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
-    let job = Job::new(Work::Decode { height: shape[2], width: shape[3] }, tiling);
+    let job = Job::new(Work::Decode(CodedSize::whole(shape[2], shape[3])), tiling);
     // Whether there is a place for the picture is known before it is made.
     let channels = kl.config().out_channels;
     let expected = [shape[0], shape[2].saturating_mul(factor), shape[3].saturating_mul(factor), channels];

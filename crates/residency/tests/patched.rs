@@ -199,7 +199,7 @@ fn a_lora_on_streamed_blocks_takes_what_is_told_and_nothing_of_the_host() {
             assert_eq!(used_by(&residency, DeviceId::CPU), 0, "{form}");
         }
         assert_eq!(seen.take()[0], 3, "{form}: only the results are read");
-        ledger.reset_peak();
+        ledger.take_peak();
         (0..BLOCKS).for_each(|block| drop(session.lease(block).unwrap()));
         let merging = ledger.report().peak - without;
         assert!(merging <= told, "{form}: {merging} where {told} were told");

@@ -74,7 +74,7 @@ impl Kl {
     /// As [`Kl::decode`], always whole, with a look at what the modules compute.
     pub fn decode_whole(&self, session: &Session, latent: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
         self.check_latent(latent)?;
-        to_image(&self.decode_raw(session, latent, probe)?)
+        Kl::image_of(&self.decode_raw(session, latent, probe)?)
     }
 
     /// As [`Kl::decode`], always in tiles; their size is in latent values.
@@ -89,7 +89,7 @@ impl Kl {
         let raw = in_tiles(session, latent, &canvas, tiling, |part| {
             self.decode_raw(session, part, &mut Probe::none())
         })?;
-        to_image(&raw)
+        Kl::image_of(&raw)
     }
 
     /// Images `[batch, height, width, 3]` of values from 0 to 1 to latents `[batch, channels, height, width]`, one
@@ -124,6 +124,11 @@ impl Kl {
             channels: self.config.latent_channels,
         };
         in_tiles(session, pixels, &canvas, tiling, |part| self.encode_raw(session, part))
+    }
+
+    /// Values from -1 to 1, channels first, as an image.
+    pub fn image_of(raw: &Tensor) -> Result<Tensor> {
+        Ok(raw.affine(0.5, 0.5)?.clamp(0.0, 1.0)?.permute(&[0, 2, 3, 1])?)
     }
 
     /// The decoder itself: images `[batch, 3, height, width]` of values from about -1 to 1.
@@ -223,11 +228,6 @@ fn whole_or_in_tiles(
         tiling = tiles.halved();
     }
     result
-}
-
-/// Values from -1 to 1, channels first, as an image.
-fn to_image(raw: &Tensor) -> Result<Tensor> {
-    Ok(raw.affine(0.5, 0.5)?.clamp(0.0, 1.0)?.permute(&[0, 2, 3, 1])?)
 }
 
 /// Computes every item of `x` in tiles; the result is put together on the host.

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::Folders;
     use crate::studio::planning::Demand;
-    use crate::studio::{EvaluationShape, Placing, Settings, Studio};
+    use crate::studio::{CodedSize, EvaluationShape, Placing, Settings, Studio};
 
     /// A studio on the CPU and one simulated device.
     fn studio(spec: &str) -> (Studio, ScratchDir) {
@@ -153,7 +153,7 @@ mod tests {
         let cases = [
             ("flux_dev_micro", vec![step(16, 16, &[12]), step(32, 24, &[64]), step(16, 40, &[12, 12])]),
             ("t5xxl_tiny", [16, 64, 256].map(|tokens| Work::Text { chunks: 1, tokens }).to_vec()),
-            ("flux_ae", [(8, 8), (12, 8), (16, 16)].map(|(height, width)| Work::Decode { height, width }).to_vec()),
+            ("flux_ae", [(8, 8), (12, 8), (16, 16)].map(|(height, width)| Work::Decode(CodedSize::whole(height, width))).to_vec()),
         ];
         for (name, works) in cases {
             let source = source(&studio, &dir, name);

@@ -2,6 +2,7 @@
 //! tell how much memory and time the real ones will take.
 
 use models::diffusion::flux::{Flux, FluxInputs};
+use models::vae::kl::Kl;
 use models::text::{EncodeOptions, Symbol, TextEncoder, TextTokenizer, Token, Tokens};
 use models::vision::florence2::Generation;
 use models::Probe;
@@ -29,21 +30,41 @@ pub(crate) enum Work {
         tokens: usize,
     },
     /// The decoding of one picture; sizes in latent values.
-    Decode {
-        /// Rows of the latent, or of one tile of it.
-        height: usize,
-        /// Columns of the latent, or of one tile of it.
-        width: usize,
-    },
+    Decode(CodedSize),
     /// The encoding of one picture; sizes in latent values.
-    Encode {
-        /// Rows of the latent, or of one tile of it.
-        height: usize,
-        /// Columns of the latent, or of one tile of it.
-        width: usize,
-    },
+    Encode(CodedSize),
     /// The description of one picture.
     Caption,
+}
+
+/// A picture that an autoencoder works on, as latents count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CodedSize {
+    /// Rows of the latent.
+    pub(crate) height: usize,
+    /// Columns of the latent.
+    pub(crate) width: usize,
+    /// The side of the tiles that it is made in, unless it is made as a whole.
+    pub(crate) tile: Option<usize>,
+}
+
+impl CodedSize {
+    /// A picture that is made as a whole.
+    pub(crate) fn whole(height: usize, width: usize) -> CodedSize {
+        CodedSize { height, width, tile: None }
+    }
+
+    /// The rows and columns that are computed at once.
+    fn at_once(self) -> (usize, usize) {
+        let most = self.tile.unwrap_or(usize::MAX);
+        (self.height.min(most), self.width.min(most))
+    }
+
+    /// The same in tiles, if it is larger than one and not in smaller ones already.
+    fn in_tiles(self, tile: usize) -> Option<CodedSize> {
+        let (height, width) = self.at_once();
+        (height > tile || width > tile).then_some(CodedSize { tile: Some(tile), ..self })
+    }
 }
 
 /// The evaluations of one step of a diffusion model.
@@ -87,24 +108,17 @@ impl Work {
     /// smaller ones.
     #[must_use]
     pub(crate) fn in_tiles(&self, tile: usize) -> Option<Work> {
-        let smaller = |height: usize, width: usize| height > tile || width > tile;
         match *self {
-            Work::Decode { height, width } if smaller(height, width) => {
-                Some(Work::Decode { height: height.min(tile), width: width.min(tile) })
-            }
-            Work::Encode { height, width } if smaller(height, width) => {
-                Some(Work::Encode { height: height.min(tile), width: width.min(tile) })
-            }
+            Work::Decode(size) => size.in_tiles(tile).map(Work::Decode),
+            Work::Encode(size) => size.in_tiles(tile).map(Work::Encode),
             _ => None,
         }
     }
 
-    /// The side of the tiles that this work is done in, where it was asked for as a whole.
-    pub(crate) fn tile_of(&self, asked: &Work) -> Option<usize> {
-        match *self {
-            Work::Decode { height, width } | Work::Encode { height, width } if self != asked => {
-                Some(height.max(width))
-            }
+    /// The side of the tiles that it is done in, if it is.
+    pub(crate) fn tile(&self) -> Option<usize> {
+        match self {
+            Work::Decode(size) | Work::Encode(size) => size.tile,
             _ => None,
         }
     }
@@ -121,8 +135,10 @@ impl Work {
                 format!("step {}x[{}]", step.batch, shapes.collect::<Vec<_>>().join(", "))
             }
             Work::Text { chunks, tokens } => format!("text {chunks}x{tokens}"),
-            Work::Decode { height, width } => format!("decode {height}x{width}"),
-            Work::Encode { height, width } => format!("encode {height}x{width}"),
+            Work::Decode(CodedSize { height, width, tile: None }) => format!("decode {height}x{width}"),
+            Work::Encode(CodedSize { height, width, tile: None }) => format!("encode {height}x{width}"),
+            Work::Decode(CodedSize { height, width, tile: Some(tile) }) => format!("decode {height}x{width}/{tile}"),
+            Work::Encode(CodedSize { height, width, tile: Some(tile) }) => format!("encode {height}x{width}/{tile}"),
             Work::Caption => "caption".to_owned(),
         }
     }
@@ -145,7 +161,7 @@ impl Network {
                 };
                 Work::Text { chunks: 1, tokens }
             }
-            Network::Kl(_) => Work::Decode { height, width },
+            Network::Kl(_) => Work::Decode(CodedSize::whole(height, width)),
             Network::Florence2(_) => Work::Caption,
         }
     }
@@ -157,15 +173,8 @@ impl Network {
             (Network::Text(text), Work::Text { chunks, tokens }) => {
                 rehearse_text(text, session, *chunks, *tokens)
             }
-            (Network::Kl(kl), Work::Decode { height, width }) => {
-                let latent = zeros(session.lane()?, [1, kl.config().latent_channels, *height, *width])?;
-                as_floats(&kl.decode_whole(session, &latent, &mut Probe::none())?)
-            }
-            (Network::Kl(kl), Work::Encode { height, width }) => {
-                let (factor, channels) = (kl.config().factor(), kl.config().in_channels);
-                let pixels = zeros(session.lane()?, [1, height * factor, width * factor, channels])?;
-                as_floats(&kl.encode_whole(session, &pixels)?)
-            }
+            (Network::Kl(kl), Work::Decode(size)) => rehearse_decode(kl, session, *size),
+            (Network::Kl(kl), Work::Encode(size)) => rehearse_encode(kl, session, *size),
             (Network::Florence2(captioner), Work::Caption) => rehearse_caption(captioner, session),
             (network, work) => Err(crate::Error::Told(format!("{} is no work for {}", work.name(), network.kind()))),
         }
@@ -213,6 +222,35 @@ fn rehearse_step(flux: &Flux, session: &Session, step: &StepShape) -> Result<()>
         })
         .collect();
     flux.forward_all(session, &inputs)?.iter().try_for_each(as_floats)
+}
+
+fn rehearse_decode(kl: &Kl, session: &Session, size: CodedSize) -> Result<()> {
+    let (lane, config) = (session.lane()?, kl.config());
+    let latent = zeros(lane, [1, config.latent_channels, size.height, size.width])?;
+    let (height, width) = size.at_once();
+    let part = latent.slice(2, 0, height)?.slice(3, 0, width)?.contiguous()?;
+    as_floats(&kl.decode_whole(session, &part, &mut Probe::none())?)?;
+    drop(part);
+    if size.tile.is_some() {
+        // The picture is put together on the host, and comes back as a whole.
+        let factor = config.factor();
+        let raw = zeros(lane, [1, config.out_channels, size.height * factor, size.width * factor])?;
+        as_floats(&Kl::image_of(&raw)?)?;
+    }
+    Ok(())
+}
+
+fn rehearse_encode(kl: &Kl, session: &Session, size: CodedSize) -> Result<()> {
+    let (lane, config) = (session.lane()?, kl.config());
+    let pixels = |height: usize, width: usize| {
+        zeros(lane, [1, height * config.factor(), width * config.factor(), config.in_channels])
+    };
+    // A picture is on the device as a whole before its tiles are encoded.
+    let whole = if size.tile.is_some() { Some(pixels(size.height, size.width)?) } else { None };
+    let (height, width) = size.at_once();
+    as_floats(&kl.encode_whole(session, &pixels(height, width)?)?)?;
+    drop(whole);
+    Ok(())
 }
 
 fn rehearse_text(
