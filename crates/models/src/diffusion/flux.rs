@@ -124,6 +124,7 @@ impl Flux {
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         let mut outputs = self.pass(session, std::slice::from_ref(inputs), probe)?;
+        // A pass gives one result for each evaluation.
         Ok(outputs.swap_remove(0))
     }
 
