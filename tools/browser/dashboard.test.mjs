@@ -193,7 +193,7 @@ scenario('plans: an error at its character, then a plan', async ({ page }) => {
   await dashboard.allocation().fill(ALLOCATION);
   await page.locator('[data-plan="sim:0"]').waitFor();
   assert.equal(await page.locator('.place').count(), 0);
-  const plan = await postJson('/gantry/plan', { file: FLUX, alloc: ALLOCATION, rows: 4608, working_bytes: 1024 * MIB });
+  const plan = await postJson('/gantry/plan', { file: FLUX, alloc: ALLOCATION, size: '1024x1024' });
   for (const use of plan.devices) {
     const shown = await page.locator(`[data-use="${use.device}"]`).getAttribute('data-weights');
     assert.equal(Number(shown), use.weight_bytes, use.device);
