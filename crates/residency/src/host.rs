@@ -97,8 +97,8 @@ fn parts(region: &EntryBytes) -> impl Iterator<Item = EntryBytes> {
 }
 
 impl HostBlock {
-    /// The host copy from which `device` will stream: memory of its own where the block is cast or `source` says so, else
-    /// the file, pinned if it is.
+    /// The host copy from which `device` will stream: memory of its own where the block is cast or `source` says so, which
+    /// is to be filled before it is used; else the file, pinned if it is.
     pub(crate) fn new(
         (specs, layout): (&[WeightSpec], &BlockLayout),
         (device, host): (&Device, &Device),
@@ -117,8 +117,15 @@ impl HostBlock {
             Some(reserved) => device.allocate_pinned_from(reserved, layout.len())?,
             None => device.allocate_pinned(host, layout.len())?,
         };
-        cast::fill_block(host, specs, layout, &buffer)?;
         Ok(HostBlock::Packed(buffer))
+    }
+
+    /// The memory of its own that is to be filled, if it has some.
+    pub(crate) fn to_fill(&self) -> Option<&Buffer> {
+        match self {
+            HostBlock::Packed(buffer) => Some(buffer),
+            HostBlock::Mapped(_) | HostBlock::Pinned(_) => None,
+        }
     }
 
     fn mapped(specs: &[WeightSpec], layout: &BlockLayout) -> HostBlock {

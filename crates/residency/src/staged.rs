@@ -1,6 +1,7 @@
 //! A model's copies on devices, as its plan says.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use device::{Buffer, Cancel, Device, Registry, Stream, StreamKind};
@@ -62,30 +63,25 @@ impl Staged {
         };
         let compute = devices.get(plan.compute)?;
         let pinned = staging.pin(plan, compute)?;
-        let mut blocks = Vec::new();
-        let mut sources = Vec::new();
-        for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
-            let on_host = block.home.kind == DeviceKind::Cpu;
-            blocks.push(match block.mode {
-                BlockMode::Resident => {
-                    let weights = if on_host {
-                        staging.host_weights(index, layout)?
-                    } else {
-                        let buffer = staging.block(index, layout, block.home)?;
-                        layout.weights(manifest.weights_of(index), &buffer)?
-                    };
-                    StagedBlock::Resident { device: block.runs_on, weights }
-                }
-                BlockMode::Streamed => {
-                    sources.push(if on_host {
-                        Source::Host(staging.host_block((index, layout), compute, pinned.as_ref())?)
-                    } else {
-                        Source::Donor(staging.block(index, layout, block.home)?)
-                    });
-                    StagedBlock::Streamed { position: sources.len() - 1 }
-                }
-            });
-        }
+        let host = devices.get(DeviceId::CPU)?;
+        let (blocks, sources) = filled_beside(manifest, &layouts, host, |fills| {
+            let mut blocks = Vec::new();
+            let mut sources = Vec::new();
+            for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
+                blocks.push(match block.mode {
+                    BlockMode::Resident => staging.resident(index, block, layout)?,
+                    BlockMode::Streamed => {
+                        let source = staging.source((index, block, layout), compute, pinned.as_ref())?;
+                        if let Source::Host(block) = &source {
+                            fills.extend(block.to_fill().map(|buffer| (index, buffer.clone())));
+                        }
+                        sources.push(source);
+                        StagedBlock::Streamed { position: sources.len() - 1 }
+                    }
+                });
+            }
+            Ok((blocks, sources))
+        })?;
         staging.finish()?;
         let ring = staging.ring(plan, &layouts, compute, sources)?;
         let lanes = lanes(plan, devices, dtype)?;
@@ -247,6 +243,41 @@ fn mapped_weights(manifest: &Manifest, block: usize) -> Result<Vec<Weight>> {
     manifest.weights_of(block).iter().map(weight).collect()
 }
 
+/// Memory of blocks that waits to be filled.
+struct Fills(Sender<(usize, Buffer)>);
+
+impl Extend<(usize, Buffer)> for Fills {
+    fn extend<T: IntoIterator<Item = (usize, Buffer)>>(&mut self, fills: T) {
+        // Whoever fills is gone only after a failure, which it tells at the end.
+        fills.into_iter().for_each(|fill| drop(self.0.send(fill)));
+    }
+}
+
+/// Does something that asks for memory to be filled, and fills it meanwhile: getting pinned memory takes as long as
+/// casting weights into it.
+fn filled_beside<T>(
+    manifest: &Manifest,
+    layouts: &[BlockLayout],
+    host: &Device,
+    make: impl FnOnce(&mut Fills) -> Result<T>,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let (sender, waiting) = channel::<(usize, Buffer)>();
+        let filling = scope.spawn(move || {
+            waiting.into_iter().try_for_each(|(index, buffer)| {
+                cast::fill_block(host, manifest.weights_of(index), &layouts[index], &buffer)
+            })
+        });
+        let mut fills = Fills(sender);
+        let made = make(&mut fills);
+        drop(fills);
+        let filled = filling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let made = made?;
+        filled?;
+        Ok(made)
+    })
+}
+
 /// Copies under way to homes.
 struct Staging<'a> {
     manifest: &'a Manifest,
@@ -290,6 +321,31 @@ impl Staging<'_> {
         let host = self.devices.get(DeviceId::CPU)?;
         let (specs, reserved) = (self.manifest.weights_of(index), self.reserved.get_mut(&DeviceId::CPU));
         Ok(HostBlock::new((specs, layout), (compute, host), self.source, pinned, reserved)?)
+    }
+
+    /// A block that stays where it computes.
+    fn resident(&mut self, index: usize, block: &BlockPlan, layout: &BlockLayout) -> Result<StagedBlock> {
+        let weights = if block.home.kind == DeviceKind::Cpu {
+            self.host_weights(index, layout)?
+        } else {
+            let buffer = self.block(index, layout, block.home)?;
+            layout.weights(self.manifest.weights_of(index), &buffer)?
+        };
+        Ok(StagedBlock::Resident { device: block.runs_on, weights })
+    }
+
+    /// What a block is streamed from.
+    fn source(
+        &mut self,
+        (index, block, layout): (usize, &BlockPlan, &BlockLayout),
+        compute: &Device,
+        pinned: Option<&PinnedFiles>,
+    ) -> Result<Source> {
+        Ok(if block.home.kind == DeviceKind::Cpu {
+            Source::Host(self.host_block((index, layout), compute, pinned)?)
+        } else {
+            Source::Donor(self.block(index, layout, block.home)?)
+        })
     }
 
     /// The weights of a block that computes on the host: where they lie in the file, or cast.

@@ -1,0 +1,92 @@
+//! Predicted steps against measured ones, as served, on simulated devices whose links and speeds are metered; and whether
+//! blocks of another device are streamed or computed where they live, whichever is faster. Alone in its program: other
+//! tests at the same time would be measured with it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "serve/http.rs"]
+mod http;
+#[path = "serve/model_files.rs"]
+#[allow(dead_code, reason = "shared with the tests of the server")]
+mod model_files;
+#[path = "serve/prompts.rs"]
+#[allow(dead_code, reason = "shared with the tests of the server")]
+mod prompts;
+#[path = "serve/server.rs"]
+#[allow(dead_code, reason = "shared with the tests of the server")]
+mod server;
+
+use serde_json::{Value, json};
+use testkit::ScratchDir;
+
+use prompts::{FLUX, set_loader, text_to_image};
+use server::Server;
+
+/// Steps of a job; the median counts.
+const STEPS: u32 = 5;
+/// Jobs after the first; the median of what they say counts, since machines are noisy.
+const JOBS: u32 = 3;
+
+/// A small picture whose diffusion model has this allocation.
+fn prompt(allocation: &str, seed: u32) -> Value {
+    let mut prompt = text_to_image(64, STEPS);
+    prompt["6"]["inputs"]["seed"] = json!(seed);
+    let more = json!({
+        "compute_device": "sim:0", "virtual_vram_gb": 0.0, "donor_device": "cpu",
+        "expert_mode_allocations": allocation, "keep_loaded": true,
+    });
+    set_loader(&mut prompt, "1", "UNETLoaderDisTorch2MultiGPU", &more);
+    // Only the steps matter here.
+    for node in ["3", "7", "8"] {
+        prompt.as_object_mut().unwrap().remove(node);
+    }
+    prompt
+}
+
+/// Predicted and measured seconds per step of the diffusion model's last run.
+fn steps(server: &Server) -> (f64, f64) {
+    let stats = server.get("/gantry/stats");
+    let models = stats["models"].as_array().unwrap();
+    let model = models.iter().rev().find(|model| model["name"] == FLUX).unwrap();
+    let number = |key: &str| model[key].as_f64().unwrap_or_else(|| panic!("{key} of {model}"));
+    (number("predicted_seconds_per_step"), number("measured_seconds_per_step"))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Runs jobs with an allocation: how predictions from the second job on compare, and how long a step is.
+fn measured(server: &Server, allocation: &str) -> (f64, f64) {
+    server.run(&prompt(allocation, 0));
+    let later: Vec<(f64, f64)> = (1..=JOBS)
+        .map(|seed| {
+            server.run(&prompt(allocation, seed));
+            steps(server)
+        })
+        .collect();
+    let ratio = later.iter().map(|(predicted, measured)| predicted / measured).collect();
+    (median(ratio), median(later.iter().map(|(_, measured)| *measured).collect()))
+}
+
+#[test]
+fn predictions_hold_and_the_faster_way_is_chosen() {
+    for gbps in [0.05, 0.5, 20.0] {
+        let folder = ScratchDir::new().unwrap();
+        let first = format!("64mb@{gbps}gbps@20gflops");
+        let second = format!("64mb@{gbps}gbps@10gflops");
+        let server = Server::start(folder.path(), &["--sim-device", &first, "--sim-device", &second]);
+        for allocation in ["sim:0,100%", "sim:0,50%;cpu,50%", "sim:0,10%;cpu,90%", "sim:0,60%;sim:1,40%"] {
+            let (ratio, seconds) = measured(&server, allocation);
+            println!("{gbps} GB/s, {allocation}: {seconds:.4} s, predicted {ratio:.3} of it");
+            assert!((0.85..=1.15).contains(&ratio), "{gbps} GB/s, {allocation}: predicted {ratio} of {seconds} s");
+        }
+        // Either way is measured when it is forced; what is planned is the faster one, or as good.
+        let split = "sim:0,60%;sim:1,40%";
+        let (_, streamed) = measured(&server, &format!("{split};remote=stream"));
+        let (_, in_place) = measured(&server, &format!("{split};remote=inplace"));
+        let (_, chosen) = measured(&server, split);
+        println!("{gbps} GB/s: streamed {streamed:.4} s, in place {in_place:.4} s, as planned {chosen:.4} s");
+        assert!(chosen <= streamed.min(in_place) * 1.1, "{gbps} GB/s: {streamed} {in_place} {chosen}");
+    }
+}
