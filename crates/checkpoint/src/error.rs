@@ -381,6 +381,15 @@ pub enum ValueFault {
         /// The byte in the file.
         value: u8,
     },
+    /// There is no array under this key, though others say that there must be one.
+    #[error("it is missing: the file was not converted whole; convert it again")]
+    Missing,
+    /// Values of another type than they must be.
+    #[error("its values are no {wanted}: the file was converted for something else")]
+    NotThat {
+        /// What they must be.
+        wanted: &'static str,
+    },
     /// The array no longer has the form that it had when the file was opened.
     #[error("the array ends before element {index}: another program changed the file")]
     Changed {

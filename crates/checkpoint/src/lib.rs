@@ -40,11 +40,13 @@ mod index;
 mod layout;
 mod metadata;
 mod name_index;
+mod precision;
 mod refusal;
 mod safetensors;
 mod shard_name;
 mod siblings;
 mod source;
+mod tokenizer;
 mod writing;
 
 pub use checkpoint::{Checkpoint, Format, MAX_ENTRIES, MAX_SHARDS, Shard};
@@ -57,7 +59,9 @@ pub use gguf::{
 };
 pub use index::MAX_INDEX_BYTES;
 pub use metadata::{Metadata, Value};
+pub use precision::Precision;
 pub use refusal::Refusal;
 pub use safetensors::MAX_SAFETENSORS_HEADER_BYTES;
 pub use source::Advice;
+pub use tokenizer::{EmbeddedTokenizer, TokenizerPiece};
 pub use writing::{NewTensor, SafetensorsHead};

@@ -147,6 +147,11 @@ impl Metadata {
         }))
     }
 
+    /// The error of a value.
+    pub(crate) fn value_error(&self, key: &str, fault: ValueFault) -> Error {
+        self.source.value_error(key, fault)
+    }
+
     fn value<'a>(&'a self, pair: &'a Pair) -> Option<Value<'a>> {
         Some(match &pair.value {
             Stored::Unsigned(value) => Value::Unsigned(*value),

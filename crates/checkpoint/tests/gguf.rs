@@ -329,3 +329,33 @@ fn regrouped_tensors_get_their_shape_back() {
         assert_eq!((name.as_str(), fault), ("conv.weight", expected));
     }
 }
+
+#[test]
+fn a_tokenizer_in_the_metadata_is_typed() {
+    let texts = [text(b"<pad>"), text(b"fox")].concat();
+    let scores: Vec<u8> = [0.0f32, -2.5].iter().flat_map(|score| score.to_le_bytes()).collect();
+    let kinds: Vec<u8> = [3i32, 1].iter().flat_map(|kind| kind.to_le_bytes()).collect();
+    let model = ("tokenizer.ggml.model", str_value("t5"));
+    let tokens = ("tokenizer.ggml.tokens", array_value(8, 2, &texts));
+    let scored = ("tokenizer.ggml.scores", array_value(6, 2, &scores));
+    let kinded = ("tokenizer.ggml.token_type", array_value(5, 2, &kinds));
+    let map = ("tokenizer.ggml.precompiled_charsmap", array_value(0, 3, &[7, 8, 9]));
+    let file = |pairs: &[(&str, Vec<u8>)]| open(Gguf::new(pairs, &[]).write()).unwrap();
+    let whole = file(&[model.clone(), tokens.clone(), scored.clone(), kinded.clone(), map]);
+    let tokenizer = whole.metadata().tokenizer().unwrap();
+    assert_eq!((tokenizer.model(), tokenizer.character_map()), ("t5", Some(&[7u8, 8, 9][..])));
+    let pieces: Vec<(&str, f32, u64)> =
+        tokenizer.pieces().unwrap().iter().map(|piece| (piece.text, piece.score, piece.kind)).collect();
+    assert_eq!(pieces, [("<pad>", 0.0, 3), ("fox", -2.5, 1)]);
+    // What is missing or of another type is named by its key.
+    let fault = |file: Checkpoint| match file.metadata().tokenizer().unwrap().pieces().unwrap_err() {
+        Error::Value { key, fault, .. } => (key, fault),
+        other => panic!("{other:?}"),
+    };
+    let missing = fault(file(&[model.clone(), tokens.clone(), kinded.clone()]));
+    assert_eq!(missing, ("tokenizer.ggml.scores".to_owned(), ValueFault::Missing));
+    let swapped = ("tokenizer.ggml.scores", array_value(5, 2, &kinds));
+    let wrong = fault(file(&[model, tokens, swapped, kinded]));
+    assert_eq!(wrong, ("tokenizer.ggml.scores".to_owned(), ValueFault::NotThat { wanted: "floats" }));
+    assert!(file(&[]).metadata().tokenizer().is_none());
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use graph::{Identity, Map, NodeId, Picture};
 
-use crate::job::Message;
+use crate::message::{JobFailure, Message};
 
 /// Who is told. Called in order from the worker and from callers, so it must be quick. It may ask the engine
 /// how things stand, but must not change the queue: that is told only after what is being told now.
@@ -37,7 +37,7 @@ pub enum Event {
 /// Something of a job.
 #[derive(Clone, Debug)]
 pub enum JobEvent {
-    /// One of the `execution_*` events, with its timestamp; these are kept.
+    /// It began, ended, or knew outputs already; these are kept.
     Message(Message),
     /// A node starts.
     Started(Arc<Identity>),
@@ -49,8 +49,8 @@ pub enum JobEvent {
     Executed(Arc<Identity>, Option<Map>),
     /// A node ended well, or its output was known.
     Finished(Arc<Identity>),
-    /// An error that does not end the job (`ExecutionBlocked`): the data of an `execution_error`.
-    Blocked(Map),
+    /// An error that does not end the job (`ExecutionBlocked`).
+    Blocked(Box<JobFailure>),
     /// The job ended; its record is in the history.
     Ended {
         /// The last node that ran, if any.

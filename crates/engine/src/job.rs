@@ -6,6 +6,8 @@ use std::sync::Arc;
 use graph::{Literal, Map, NodeId, Prompt};
 use indexmap::IndexMap;
 
+use crate::message::{JobFailure, Message, Milestone, NodeIdentity};
+
 /// A job that was accepted.
 #[derive(Clone, Default)]
 pub struct Job {
@@ -55,21 +57,12 @@ pub struct HistoryEntry {
     pub job: Job,
     /// What its nodes show.
     pub outputs: IndexMap<NodeId, Map>,
-    /// Who those nodes are: `node_id`, `display_node`, `parent_node`, `real_node_id`.
-    pub meta: IndexMap<NodeId, Map>,
+    /// Who those nodes are.
+    pub identities: IndexMap<NodeId, NodeIdentity>,
     /// Whether it ended well.
     pub succeeded: bool,
     /// Start, cached nodes and end, as they were told.
     pub messages: Vec<Message>,
-}
-
-/// An event as it is kept: its name on the wire, and its data.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Message {
-    /// Such as `execution_start`.
-    pub name: String,
-    /// Its data.
-    pub data: Literal,
 }
 
 /// The state of a job.
@@ -135,9 +128,25 @@ pub struct JobPage {
 }
 
 impl HistoryEntry {
-    /// The data of the message of a name.
+    /// When it began, in milliseconds since 1970, if that was kept.
     #[must_use]
-    pub fn message(&self, name: &str) -> Option<&Literal> {
-        self.messages.iter().find(|message| message.name == name).map(|message| &message.data)
+    pub fn began_ms(&self) -> Option<u64> {
+        let mut began = self.messages.iter().filter(|message| message.milestone == Milestone::Started);
+        began.next().map(|message| message.at_ms)
+    }
+
+    /// How it ended, if that was kept.
+    #[must_use]
+    pub fn end(&self) -> Option<&Message> {
+        self.messages.iter().find(|message| message.milestone.is_end())
+    }
+
+    /// Why it failed, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&JobFailure> {
+        self.messages.iter().find_map(|message| match &message.milestone {
+            Milestone::Failed(failure) => Some(&**failure),
+            _ => None,
+        })
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod job;
 mod listing;
+mod message;
 mod observer;
 mod queue;
 mod record;
@@ -38,7 +39,8 @@ use crate::worker::Worker;
 
 pub use error::Error;
 pub use event::{Event, EventSink, JobEvent, Progress};
-pub use job::{HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, Message, SortBy};
+pub use job::{HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, SortBy};
+pub use message::{JobFailure, Message, Milestone, NodeIdentity};
 pub use queue::{AcceptedJob, QueueView, Refused, Submission};
 
 /// Reads how much of the host's memory is in use, as a fraction from 0 to 1.

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use graph::{Identity, Literal, Map, Observer, RunEvent};
+use graph::{Identity, Observer, RunEvent};
 
 use crate::event::{Event, EventSink, JobEvent, Progress};
-use crate::job::{Job, Message};
+use crate::job::Job;
+use crate::message::{Message, Milestone};
 use crate::{now_ms, record};
 
 /// Looks at one run of one job.
@@ -38,10 +39,9 @@ impl JobObserver {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps one of the `execution_*` events, with the time of now.
-    pub(crate) fn keep(&self, name: &str, mut data: Map) -> Message {
-        data.insert("timestamp".to_owned(), now_ms().into());
-        let message = Message { name: name.to_owned(), data: Literal::Map(data) };
+    /// Keeps what happened, with the time of now.
+    pub(crate) fn keep(&self, milestone: Milestone) -> Message {
+        let message = Message { at_ms: now_ms(), milestone };
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message.clone());
         message
     }
@@ -68,9 +68,7 @@ impl Observer for JobObserver {
             return;
         }
         self.tell(match event {
-            RunEvent::Cached { nodes } => {
-                JobEvent::Message(self.keep("execution_cached", record::cached(&self.job, &nodes)))
-            }
+            RunEvent::Cached { nodes } => JobEvent::Message(self.keep(Milestone::Cached(nodes))),
             RunEvent::Started { identity } => {
                 *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&identity));
                 JobEvent::Started(identity)
@@ -81,7 +79,7 @@ impl Observer for JobObserver {
             RunEvent::Text { identity, text } => JobEvent::Text(identity, text),
             RunEvent::Executed { identity, ui } => JobEvent::Executed(identity, ui),
             RunEvent::Finished { identity } => JobEvent::Finished(identity),
-            RunEvent::Blocked(failure) => JobEvent::Blocked(record::failure(&self.job, &failure)),
+            RunEvent::Blocked(failure) => JobEvent::Blocked(Box::new(record::failure(&self.job, &failure))),
         });
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool};
 
-use graph::{ErrorDetail, Map, NodeErrors, Prompt, Rejected};
+use graph::{ErrorDetail, Facts, Map, NodeErrors, Prompt, Rejected};
 use uuid::Uuid;
 
 use crate::job::{Job, JobRecord, JobStatus};
@@ -70,12 +70,8 @@ impl Refused {
     }
 
     fn because(kind: &str, message: &str, details: String) -> Refused {
-        let error = ErrorDetail {
-            kind: kind.to_owned(),
-            message: message.to_owned(),
-            details,
-            extra_info: Map::new(),
-        };
+        let error =
+            ErrorDetail { kind: kind.to_owned(), message: message.to_owned(), details, facts: Facts::new() };
         Refused::Invalid(Box::new(Rejected { error, node_errors: NodeErrors::new() }))
     }
 }

@@ -1,11 +1,12 @@
-//! What is told and kept of a job's run: the data of the `execution_*` events, and its record.
+//! What a job's run leaves: how it ended, why, and its record.
 
 use std::sync::Arc;
 
-use graph::{Identity, Literal, Map, NodeFailure, NodeId, RunEnd, RunReport, map};
+use graph::{Identity, Literal, Map, NodeFailure, NodeId, RunEnd, RunReport};
 use indexmap::IndexMap;
 
-use crate::job::{Job, JobStatus, Message};
+use crate::job::{Job, JobStatus};
+use crate::message::{JobFailure, Message, Milestone, NodeIdentity};
 
 /// Levels of lists and objects that are kept of an input of a node that failed. Readers of JSON stop at 128.
 const INPUT_LEVELS: usize = 64;
@@ -15,7 +16,7 @@ pub(crate) struct Record {
     /// Completed, failed or cancelled.
     pub(crate) status: JobStatus,
     pub(crate) outputs: IndexMap<NodeId, Map>,
-    pub(crate) meta: IndexMap<NodeId, Map>,
+    pub(crate) identities: IndexMap<NodeId, NodeIdentity>,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -30,120 +31,84 @@ impl Record {
                 RunEnd::Interrupted { .. } => JobStatus::Cancelled,
             },
             outputs: report.outputs,
-            meta: identities.map(|(id, identity)| (Arc::clone(id), identity_map(identity))).collect(),
+            identities: identities.map(|(id, identity)| (Arc::clone(id), (&**identity).into())).collect(),
             messages,
         }
     }
 
     /// The record of a job during which the process ended twice.
-    pub(crate) fn abandoned(job: &Job, now_ms: u64) -> Record {
+    pub(crate) fn abandoned(now_ms: u64) -> Record {
         let text = "the process ended twice while this job was running, so it is not run a third time; \
                     the log of those runs may say why. Queue it again to try once more";
-        let mut data = failure_map(job, "", "", "ProcessEnded", text);
-        data.insert("timestamp".to_owned(), now_ms.into());
+        let failure = JobFailure {
+            node: "".into(),
+            class: String::new(),
+            kind: "ProcessEnded".to_owned(),
+            message: text.to_owned(),
+            executed: Vec::new(),
+            trace: Vec::new(),
+            inputs: Map::new(),
+            outputs: Vec::new(),
+        };
         Record {
             status: JobStatus::Failed,
             outputs: IndexMap::new(),
-            meta: IndexMap::new(),
-            messages: vec![Message { name: "execution_error".to_owned(), data: Literal::Map(data) }],
+            identities: IndexMap::new(),
+            messages: vec![Message { at_ms: now_ms, milestone: Milestone::Failed(Box::new(failure)) }],
         }
     }
 
     /// How long the job ran, in milliseconds, as far as its messages say.
     pub(crate) fn duration_ms(&self) -> i64 {
-        let time = |message: &Message| {
-            let time = message.data.get("timestamp").and_then(Literal::as_int)?;
-            i64::try_from(time).ok()
-        };
         match self.messages.as_slice() {
-            [first, .., last] => {
-                time(last).zip(time(first)).map_or(0, |(end, start)| end.saturating_sub(start))
-            }
+            [first, .., last] => last.at_ms.cast_signed().saturating_sub(first.at_ms.cast_signed()),
             _ => 0,
         }
     }
 }
 
-/// The name and the data of the event that ends a job.
-pub(crate) fn end(job: &Job, end: &RunEnd) -> (&'static str, Map) {
+/// How a job ended.
+pub(crate) fn end(job: &Job, end: &RunEnd) -> Milestone {
     match end {
-        RunEnd::Succeeded => ("execution_success", of_job(job)),
-        RunEnd::Failed(failed) => ("execution_error", failure(job, failed)),
-        RunEnd::Interrupted { identity, executed } => {
-            let mut data = of_job(job);
-            data.insert("node_id".to_owned(), (&*identity.real).into());
-            data.insert("node_type".to_owned(), class_of(job, identity).into());
-            data.insert("executed".to_owned(), ids(executed));
-            ("execution_interrupted", data)
-        }
+        RunEnd::Succeeded => Milestone::Succeeded,
+        RunEnd::Failed(failed) => Milestone::Failed(Box::new(failure(job, failed))),
+        RunEnd::Interrupted { identity, executed } => Milestone::Interrupted {
+            node: Arc::clone(&identity.real),
+            class: class_of(job, identity).to_owned(),
+            executed: executed.clone(),
+        },
     }
 }
 
-/// The data of `execution_start`, and of all that say no more than which job.
-pub(crate) fn of_job(job: &Job) -> Map {
-    map([("prompt_id", job.prompt_id.as_str().into())])
-}
-
-/// The data of `execution_cached`.
-pub(crate) fn cached(job: &Job, nodes: &[NodeId]) -> Map {
-    map([("nodes", ids(nodes)), ("prompt_id", job.prompt_id.as_str().into())])
-}
-
-/// The data of `execution_error`.
-pub(crate) fn failure(job: &Job, failure: &NodeFailure) -> Map {
+/// Why a node of a job failed.
+pub(crate) fn failure(job: &Job, failure: &NodeFailure) -> JobFailure {
     let identity = &failure.identity;
-    let kind = if failure.is_out_of_memory { "OOMError" } else { &failure.kind };
-    let mut data = failure_map(job, &identity.real, class_of(job, identity), kind, &failure.message);
-    data.insert("executed".to_owned(), ids(&failure.executed));
-    data.insert("traceback".to_owned(), traceback(job, identity));
     let inputs = failure.inputs.iter().map(|(name, value)| (name.clone(), shallow(value, INPUT_LEVELS)));
-    data.insert("current_inputs".to_owned(), Literal::Map(inputs.collect()));
-    data.insert("current_outputs".to_owned(), ids(&failure.outputs));
-    data
-}
-
-/// The data of an `execution_error` of which only the message is known; all keys that clients read are there.
-fn failure_map(job: &Job, node: &str, class: &str, kind: &str, message: &str) -> Map {
-    map([
-        ("prompt_id", job.prompt_id.as_str().into()),
-        ("node_id", node.into()),
-        ("node_type", class.into()),
-        ("executed", Literal::List(Vec::new())),
-        // Clients split the text from tips at a newline, which is always there.
-        ("exception_message", format!("{message}\n").into()),
-        ("exception_type", kind.into()),
-        ("traceback", Literal::List(Vec::new())),
-        ("current_inputs", Literal::Map(Map::new())),
-        ("current_outputs", Literal::List(Vec::new())),
-    ])
+    JobFailure {
+        node: Arc::clone(&identity.real),
+        class: class_of(job, identity).to_owned(),
+        kind: if failure.is_out_of_memory { "OOMError".to_owned() } else { failure.kind.clone() },
+        message: failure.message.clone(),
+        executed: failure.executed.clone(),
+        trace: trace(job, identity),
+        inputs: inputs.collect(),
+        outputs: failure.outputs.clone(),
+    }
 }
 
 /// From the user's node down to the one that failed, which may be part of its expansion.
-fn traceback(job: &Job, identity: &Identity) -> Literal {
+fn trace(job: &Job, identity: &Identity) -> Vec<String> {
     let mut lines = vec![format!("in node {} ({})\n", identity.real, class_of(job, identity))];
     if identity.node != identity.real {
         lines.push(format!("in node {} ({}), which runs in its place\n", identity.node, identity.class));
     }
-    lines.into()
+    lines
 }
 
 /// The class of the user's node that a node stands for.
 fn class_of<'a>(job: &'a Job, identity: &'a Identity) -> &'a str {
     let class = job.prompt.nodes.get(&identity.real).and_then(|node| node.class_type.as_deref());
     class.unwrap_or(&identity.class)
-}
-
-fn identity_map(identity: &Identity) -> Map {
-    map([
-        ("node_id", (&*identity.node).into()),
-        ("display_node", (&*identity.display).into()),
-        ("parent_node", identity.parent.as_deref().into()),
-        ("real_node_id", (&*identity.real).into()),
-    ])
-}
-
-fn ids(nodes: &[NodeId]) -> Literal {
-    Literal::List(nodes.iter().map(|node| (&**node).into()).collect())
 }
 
 /// A value with what lies deeper than `levels` left out.
@@ -193,6 +158,8 @@ fn hide_in_text(text: &mut String, secrets: &[&str]) {
 
 #[cfg(test)]
 mod tests {
+    use graph::map;
+
     use super::*;
 
     #[test]
@@ -213,14 +180,11 @@ mod tests {
 
     #[test]
     fn durations_are_from_the_first_message_to_the_last() {
-        let message = |time: u64| Message {
-            name: "execution_start".to_owned(),
-            data: Literal::Map(map([("timestamp", time.into())])),
-        };
+        let message = |at_ms: u64| Message { at_ms, milestone: Milestone::Started };
         let record = |times: &[u64]| Record {
             status: JobStatus::Completed,
             outputs: IndexMap::new(),
-            meta: IndexMap::new(),
+            identities: IndexMap::new(),
             messages: times.iter().map(|time| message(*time)).collect(),
         };
         assert_eq!(record(&[10, 11, 25]).duration_ms(), 15);

@@ -8,6 +8,7 @@ mod encoding;
 mod history;
 mod jobs;
 mod lock;
+mod messages;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -10,6 +10,7 @@ use residency::{FreeReport, FreeRequest, HostPressure, Retention};
 
 use crate::HostMemory;
 use crate::event::{Event, JobEvent};
+use crate::message::Milestone;
 use crate::queue::RunningJob;
 use crate::record::{self, Record};
 use crate::shared::{Shared, Task};
@@ -59,7 +60,7 @@ impl Worker {
         if let Err(error) = self.shared.store.begin(sequence) {
             tracing::error!("a restart would not know that job {} was running: {error}", job.prompt_id);
         }
-        observer.tell(JobEvent::Message(observer.keep("execution_start", record::of_job(job))));
+        observer.tell(JobEvent::Message(observer.keep(Milestone::Started)));
         let mut report = self.execute(running);
         observer.end();
         record::hide_secrets(&mut report, &job.secrets);
@@ -80,8 +81,7 @@ impl Worker {
                 self.make_room_on_host();
             }
         }
-        let (name, data) = record::end(job, &report.end);
-        let message = observer.keep(name, data);
+        let message = observer.keep(record::end(job, &report.end));
         let record = Record::new(report, observer.messages());
         if let Err(error) = self.shared.store.finish(sequence, job, &record) {
             tracing::error!("job {} ended, but its record cannot be kept: {error}", job.prompt_id);

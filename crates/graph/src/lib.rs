@@ -33,7 +33,7 @@ pub use event::{Identity, NodeFailure, Observer, Picture, RunEnd, RunEvent, RunR
 pub use executor::{CacheMode, Executor, RunRequest};
 pub use literal::{Literal, Map, map};
 pub use prompt::{Prompt, PromptNode, link_of};
-pub use proof::{Accepted, ErrorDetail, NodeErrors, NodeProblems, Rejected, validate};
+pub use proof::{Accepted, ErrorDetail, Fact, Facts, NodeErrors, NodeProblems, Rejected, validate};
 pub use schema::{Autogrow, GrowingNames, Hidden, Input, Kind, Output, Schema};
 pub use value::{Link, NodeId, Object, Value};
 pub use wanted::{Wanted, still_wanted};

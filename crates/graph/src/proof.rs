@@ -12,7 +12,7 @@ use indexmap::IndexMap;
 
 use crate::catalogue::Catalogue;
 use crate::declared::ClassInfo;
-use crate::literal::{Literal, Map};
+use crate::literal::Literal;
 use crate::prompt::{Prompt, PromptNode};
 use crate::value::NodeId;
 use walk::{Classes, Finding, Walk};
@@ -49,6 +49,38 @@ pub struct NodeProblems {
     pub class_type: String,
 }
 
+/// What is known of an error, in the order in which it is told.
+pub type Facts = IndexMap<Fact, Literal>;
+
+/// Something that is known of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fact {
+    /// The input that it is about.
+    InputName,
+    /// What that input takes.
+    InputConfig,
+    /// What was given.
+    ReceivedValue,
+    /// The type of what was linked.
+    ReceivedType,
+    /// The link.
+    LinkedNode,
+    /// What a check that failed said.
+    ExceptionMessage,
+    /// The kind of that failure.
+    ExceptionType,
+    /// Where it failed; clients want a list.
+    Traceback,
+    /// The node that it is about.
+    NodeId,
+    /// The class of that node.
+    ClassType,
+    /// The title that its user gave it.
+    NodeTitle,
+    /// The nodes that need each other.
+    CycleNodes,
+}
+
 /// One error, as clients get it.
 #[derive(Clone, Debug, Default)]
 pub struct ErrorDetail {
@@ -59,7 +91,7 @@ pub struct ErrorDetail {
     /// Where.
     pub details: String,
     /// More, for programs.
-    pub extra_info: Map,
+    pub facts: Facts,
 }
 
 /// More outputs than these are not named for one node.

@@ -1,11 +1,13 @@
 //! What weights are, without their bytes: element types, quantisation formats, shapes, byte sizes
-//! and device ids. Nothing here does I/O, allocates device memory or knows a file format.
+//! and device ids; and points in time. Nothing here reads more than the clock and its time zone,
+//! allocates device memory or knows a file format.
 #![forbid(unsafe_code)]
 
 mod byte_size;
 mod device_id;
 mod dtype;
 mod encoding;
+mod moment;
 mod quant;
 mod shape;
 
@@ -13,5 +15,6 @@ pub use byte_size::{ByteSize, ParseByteSizeError};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceIdError};
 pub use dtype::DType;
 pub use encoding::{Encoding, SizeError};
+pub use moment::Moment;
 pub use quant::QuantFormat;
 pub use shape::{MAX_RANK, Shape, ShapeError};

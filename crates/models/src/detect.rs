@@ -5,11 +5,10 @@
 
 mod rules;
 
-use std::collections::HashMap;
 use std::fmt;
 
-use checkpoint::{Checkpoint, Entry};
-use meta::{ByteSize, Encoding};
+use checkpoint::{Checkpoint, Entry, Precision};
+use meta::ByteSize;
 
 use crate::{Error, Result};
 
@@ -116,23 +115,8 @@ pub enum Layout {
     Diffusers,
     /// As the transformers library writes it, where that differs from what was published first.
     Transformers,
-    /// As GGUF converters of language models write it.
-    Ggml,
-}
-
-/// How most of a part is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Precision {
-    /// The encoding of most of its values.
-    pub encoding: Encoding,
-    /// Whether weights have scales beside them.
-    pub scaled: bool,
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.encoding, if self.scaled { " scaled" } else { "" })
-    }
+    /// As llama.cpp names the tensors of language models.
+    LlamaCpp,
 }
 
 impl fmt::Display for Family {
@@ -174,7 +158,7 @@ impl fmt::Display for Part {
             Layout::Native => Ok(()),
             Layout::Diffusers => f.write_str(" with the tensor names of diffusers"),
             Layout::Transformers => f.write_str(" with the tensor names of transformers"),
-            Layout::Ggml => f.write_str(" with the tensor names of a language model converter"),
+            Layout::LlamaCpp => f.write_str(" with the tensor names of a language model converter"),
         }
     }
 }
@@ -230,7 +214,9 @@ pub fn detect(checkpoint: &Checkpoint) -> Detected {
     let mut parts: Vec<Part> = rules::find(checkpoint)
         .into_iter()
         .map(|found| {
-            let (precision, bytes) = precision(checkpoint, &found.prefix);
+            let entries =
+                || checkpoint.entries().iter().filter(|entry| entry.name().starts_with(&found.prefix));
+            let (precision, bytes) = (checkpoint.precision(entries()), entries().map(Entry::len).sum());
             Part {
                 role: found.role,
                 family: found.family,
@@ -256,18 +242,4 @@ pub fn seems(checkpoint: &Checkpoint) -> String {
 pub(crate) fn file_name(checkpoint: &Checkpoint) -> String {
     let path = checkpoint.path();
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
-}
-
-/// How most of the values under a prefix are stored, and how many bytes there are.
-fn precision(checkpoint: &Checkpoint, prefix: &str) -> (Precision, u64) {
-    let entries = || checkpoint.entries().iter().filter(|entry| entry.name().starts_with(prefix));
-    // Packed formats have fewer bytes than what they stand beside, so values are counted instead.
-    let mut by_encoding: HashMap<Encoding, u64> = HashMap::new();
-    for entry in entries() {
-        *by_encoding.entry(entry.encoding()).or_default() += entry.shape().count() as u64;
-    }
-    let most = by_encoding.iter().max_by_key(|(encoding, values)| (**values, **encoding));
-    let encoding = most.map_or(Encoding::F32, |(encoding, _)| *encoding);
-    let scaled = entries().any(|entry| checkpoint.scale_of(entry).is_some());
-    (Precision { encoding, scaled }, entries().map(Entry::len).sum())
 }

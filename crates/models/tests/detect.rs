@@ -178,7 +178,7 @@ fn other_layouts_are_named() {
          (FLUX.1 schnell) with the tensor names of diffusers"
     );
     let ggml = file(&[("enc.blk.0.attn_q.weight".into(), "F16", vec![64, 4096])]);
-    assert_eq!(detect(&ggml).parts[0].layout, Layout::Ggml);
+    assert_eq!(detect(&ggml).parts[0].layout, Layout::LlamaCpp);
 }
 
 #[test]

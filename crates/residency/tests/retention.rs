@@ -133,21 +133,6 @@ fn flags_add_up_are_taken_once_and_leave_four_snapshots() {
 }
 
 #[test]
-fn snapshots_are_written_as_lines_when_asked() {
-    let mut all = loaded(&[("A", Retention::Default)]);
-    let path = all.files[0].dir.path().join("memory.jsonl");
-    all.residency.snapshots().write_to(&path).unwrap();
-    all.flags.request(UNLOAD);
-    all.between_jobs().unwrap();
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(text.lines().count(), 4);
-    assert!(
-        text.lines().all(|line| line.starts_with("{\"number\":") && line.contains("\"sim:1\":")),
-        "{text}"
-    );
-}
-
-#[test]
 fn ejecting_others_takes_their_copies_but_not_their_registration() {
     let mut all = loaded(&[("kept", Retention::Keep), ("other", Retention::Default)]);
     let file = write_model(50, Encoding::BF16);

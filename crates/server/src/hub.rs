@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
-use engine::{Event, EventSink, JobEvent};
+use engine::{Event, EventSink, JobEvent, Milestone};
 use nodes::Studio;
 use serde_json::Value;
 
@@ -124,7 +124,7 @@ impl EventSink for Hub {
     fn event(&self, mut event: Event) {
         self.admit_picture(&mut event);
         let is_boundary = match &event {
-            Event::Job { event: JobEvent::Message(message), .. } => message.name == "execution_start",
+            Event::Job { event: JobEvent::Message(message), .. } => message.milestone == Milestone::Started,
             Event::Job { event: JobEvent::Ended { .. }, .. } => true,
             _ => false,
         };

@@ -1,10 +1,14 @@
 //! Shapes of our own answers, which the command line prints as well.
 
+mod plan;
+
 use device::Device;
-use placement::Plan;
-use residency::{BlockProfile, ModelReport, StepProfile};
+use meta::{DeviceId, Moment};
+use residency::{BlockProfile, ModelReport, Snapshot, StepProfile};
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+pub use plan::{BlockShape, DeviceUseShape, PlanShape, PredictionShape, RingShape};
 
 /// One device, as `GET /gantry/devices` and `gantry devices --json` show it.
 #[derive(Clone, Debug, Serialize)]
@@ -112,7 +116,7 @@ pub struct ModelShape {
     /// Bytes of its copies by device.
     pub bytes: Map<String, Value>,
     /// Where everything goes.
-    pub plan: Plan,
+    pub plan: PlanShape,
     /// Whether its copies are on their devices now.
     pub staged: bool,
     /// When it was last opened, in milliseconds since 1970.
@@ -121,6 +125,39 @@ pub struct ModelShape {
     pub streamed: StreamShape,
     /// Where the time of its latest step went; none before it computed.
     pub profile: Option<ProfileShape>,
+}
+
+/// Memory at one moment, as `GET /gantry/snapshots` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotShape {
+    /// Counts up from 0, so that a gap shows where old ones were dropped.
+    pub number: u64,
+    /// When, in UTC: `2026-11-15T16:40:00.123Z`.
+    pub time: String,
+    /// What had just happened.
+    pub label: String,
+    /// Bytes in use by device.
+    pub used: Map<String, Value>,
+    /// Bytes that each device's allocator holds for reuse.
+    pub cached: Map<String, Value>,
+}
+
+impl SnapshotShape {
+    /// The shape of a snapshot.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> SnapshotShape {
+        SnapshotShape {
+            number: snapshot.number,
+            time: format!("{}Z", Moment::utc(snapshot.time).to_text(3)),
+            label: snapshot.label.clone(),
+            used: by_device(&snapshot.used),
+            cached: by_device(&snapshot.cached),
+        }
+    }
+}
+
+fn by_device(bytes: &[(DeviceId, u64)]) -> Map<String, Value> {
+    bytes.iter().map(|(device, bytes)| (device.to_string(), (*bytes).into())).collect()
 }
 
 /// One step, as the devices timed it.
@@ -191,8 +228,8 @@ impl ModelShape {
             name: report.name.clone(),
             family: report.family.clone(),
             retention: report.retention.name(),
-            bytes: report.bytes.iter().map(|(device, bytes)| (device.to_string(), (*bytes).into())).collect(),
-            plan: report.plan.clone(),
+            bytes: by_device(&report.bytes),
+            plan: PlanShape::of(&report.plan),
             staged: report.staged,
             last_used: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             streamed: StreamShape {
@@ -208,10 +245,27 @@ impl ModelShape {
 
 #[cfg(test)]
 mod tests {
-    use meta::DeviceId;
+    use std::time::{Duration, UNIX_EPOCH};
+
     use residency::CopyProfile;
 
     use super::*;
+
+    #[test]
+    fn a_snapshot_has_its_keys_in_order() {
+        let snapshot = Snapshot {
+            number: 7,
+            time: UNIX_EPOCH + Duration::from_millis(1_794_761_999_123),
+            label: "a \"b\"".to_owned(),
+            used: vec![(DeviceId::CPU, 5), (DeviceId::sim(0), 9)],
+            cached: Vec::new(),
+        };
+        let expected = concat!(
+            r#"{"number":7,"time":"2026-11-15T16:59:59.123Z","label":"a \"b\"","used":{"cpu":5,"sim:0":9},"#,
+            r#""cached":{}}"#
+        );
+        assert_eq!(serde_json::to_string(&SnapshotShape::of(&snapshot)).unwrap_or_default(), expected);
+    }
 
     #[test]
     fn a_block_that_was_not_copied_has_no_time_of_copying() {

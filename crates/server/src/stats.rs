@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{JobEvent, Progress};
+use engine::{JobEvent, Milestone, Progress};
 use graph::Identity;
 use nodes::Studio;
 use nodes::studio::ModelStats;
@@ -238,7 +238,7 @@ impl Stats {
     ) {
         let mut kept = self.lock();
         if let JobEvent::Message(message) = event
-            && message.name == "execution_start"
+            && message.milestone == Milestone::Started
         {
             let before = totals.cloned().unwrap_or_default();
             let prompt_id = Arc::clone(prompt_id);
@@ -365,7 +365,6 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use engine::Message;
-    use graph::Literal;
 
     use super::*;
 
@@ -391,7 +390,7 @@ mod tests {
     fn a_job_is_measured_from_its_events() {
         let (stats, start, id) = (Stats::default(), Instant::now(), Arc::<str>::from("p"));
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let message = Message { name: "execution_start".to_owned(), data: Literal::Null };
+        let message = Message { at_ms: 0, milestone: Milestone::Started };
         stats.record(at(0), &id, &JobEvent::Message(message), Some(&totals(4, 100)));
         stats.record(at(1), &id, &JobEvent::Started(identity()), None);
         for second in [2, 4, 8, 11] {

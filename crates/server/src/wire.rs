@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 pub(crate) mod job;
+pub(crate) mod message;
 pub(crate) mod object_info;
 pub(crate) mod problem;
 pub(crate) mod query;

@@ -1,13 +1,15 @@
 //! A workflow file to a prompt.
 
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 use graph::{Catalogue, Input, Literal, Map, Prompt, PromptNode, Schema, map};
+use meta::Moment;
 
 use crate::document::{Document, Mode, Node};
 use crate::error::{Error, Warning};
 use crate::expansion::{Expansion, Place, byte_size};
-use crate::naming::{self, Moment};
+use crate::naming;
 use crate::promotion::Promotions;
 use crate::resolve::{Resolved, Resolver};
 use crate::virtual_node::VirtualNode;
@@ -201,7 +203,7 @@ impl<'d, 'a> Conversion<'_, 'd, 'a> {
 
     /// Fills in the names of files.
     fn name_files(&mut self) {
-        let now = Moment::now();
+        let now = Moment::utc(SystemTime::now());
         let names = NodeNames::of(self.resolver.expansion.document);
         let stored = self.stored;
         let value = |node: &str, widget: &str| {

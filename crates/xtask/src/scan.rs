@@ -1,6 +1,6 @@
 //! A scanner for Rust source that tells code from comments and literals, which is all the checks
-//! need. It keeps every character's place: code and comments are two texts of the source's own
-//! shape, in which whatever is not theirs is blank.
+//! need. It keeps every character's place: code, comments and literals are three texts of the source's
+//! own shape, in which whatever is not theirs is blank.
 
 /// Stands for each character inside a string or character literal, so that a line inside a long
 /// literal still counts as code while its words do not.
@@ -10,6 +10,8 @@ const INSIDE_LITERAL: char = '~';
 pub(crate) struct Scan {
     code: Vec<char>,
     comments: Vec<char>,
+    /// The insides of strings and characters, between blanks; white space within them is kept as it is.
+    literals: Vec<Option<char>>,
     line_starts: Vec<usize>,
     in_test: Vec<bool>,
 }
@@ -29,14 +31,14 @@ impl Scan {
     /// Reads a whole file. Source that does not parse gives some answer, never a failure: the
     /// compiler is the one to complain about it.
     pub(crate) fn new(source: &str) -> Scan {
-        let (code, comments) = Splitter::new(source).split();
+        let Splitter { code, comments, literals, .. } = Splitter::new(source).split();
         let mut line_starts = vec![0];
         line_starts.extend(code.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(at, _)| at + 1));
         if code.last() == Some(&'\n') {
             line_starts.pop();
         }
         let in_test = vec![false; line_starts.len()];
-        let mut scan = Scan { code, comments, line_starts, in_test };
+        let mut scan = Scan { code, comments, literals, line_starts, in_test };
         scan.mark_tests();
         scan
     }
@@ -87,9 +89,54 @@ impl Scan {
         words
     }
 
+    /// Every string and character literal as it is written, escapes and all, with the offset of its first character.
+    /// Empty ones have none and are left out.
+    pub(crate) fn literals(&self) -> Vec<(usize, String)> {
+        let mut found: Vec<(usize, String)> = Vec::new();
+        let mut is_inside = false;
+        for (at, literal) in self.literals.iter().enumerate() {
+            match (literal, is_inside) {
+                (Some(c), false) => found.push((at, c.to_string())),
+                (Some(c), true) => found.iter_mut().last().into_iter().for_each(|(_, text)| text.push(*c)),
+                (None, _) => {}
+            }
+            is_inside = literal.is_some();
+        }
+        found
+    }
+
     /// The first character at or after `offset` that is not white space, with its place.
     pub(crate) fn next_code(&self, offset: usize) -> Option<(usize, char)> {
         (offset..self.code.len()).map(|at| (at, self.code[at])).find(|(_, c)| !c.is_whitespace())
+    }
+
+    /// The last character before `offset` that is not white space, with its place.
+    pub(crate) fn code_before(&self, offset: usize) -> Option<(usize, char)> {
+        (0..offset.min(self.code.len())).rev().map(|at| (at, self.code[at])).find(|(_, c)| !c.is_whitespace())
+    }
+
+    /// The word whose last character is at `last`, if there is one.
+    pub(crate) fn word_ending_at(&self, last: usize) -> Option<String> {
+        let letters = (0..=last).rev().take_while(|at| is_word_char(self.code[*at])).count();
+        (letters > 0).then(|| self.code[last + 1 - letters..=last].iter().collect())
+    }
+
+    /// The place of the bracket that the one at `close` closes, or the start of the file.
+    pub(crate) fn opening(&self, close: usize) -> usize {
+        let mut depth = 0_usize;
+        for at in (0..=close).rev() {
+            match self.code[at] {
+                ')' | ']' | '}' => depth += 1,
+                '(' | '[' | '{' => {
+                    depth = depth.saturating_sub(1);
+                    if depth == 0 {
+                        return at;
+                    }
+                }
+                _ => {}
+            }
+        }
+        0
     }
 
     /// The word that starts at the next code character, if one does.
@@ -243,16 +290,23 @@ struct Splitter {
     at: usize,
     code: Vec<char>,
     comments: Vec<char>,
+    literals: Vec<Option<char>>,
 }
 
 impl Splitter {
     fn new(source: &str) -> Splitter {
         let source: Vec<char> = source.chars().collect();
         let length = source.len();
-        Splitter { source, at: 0, code: Vec::with_capacity(length), comments: Vec::with_capacity(length) }
+        Splitter {
+            source,
+            at: 0,
+            code: Vec::with_capacity(length),
+            comments: Vec::with_capacity(length),
+            literals: Vec::with_capacity(length),
+        }
     }
 
-    fn split(mut self) -> (Vec<char>, Vec<char>) {
+    fn split(mut self) -> Splitter {
         while let Some(c) = self.peek(0) {
             match (c, self.peek(1)) {
                 ('/', Some('/')) => self.line_comment(),
@@ -263,7 +317,7 @@ impl Splitter {
                 _ => self.take_code(1),
             }
         }
-        (self.code, self.comments)
+        self
     }
 
     fn peek(&self, ahead: usize) -> Option<char> {
@@ -273,27 +327,28 @@ impl Splitter {
     fn take_code(&mut self, count: usize) {
         for _ in 0..count {
             let Some(c) = self.peek(0) else { return };
-            self.push(c, blank(c));
+            self.push(c, blank(c), None);
         }
     }
 
     fn take_comment(&mut self, count: usize) {
         for _ in 0..count {
             let Some(c) = self.peek(0) else { return };
-            self.push(blank(c), c);
+            self.push(blank(c), c, None);
         }
     }
 
     fn take_literal(&mut self, count: usize) {
         for _ in 0..count {
             let Some(c) = self.peek(0) else { return };
-            self.push(if c == '\n' || c == '\r' { c } else { INSIDE_LITERAL }, blank(c));
+            self.push(if c == '\n' || c == '\r' { c } else { INSIDE_LITERAL }, blank(c), Some(c));
         }
     }
 
-    fn push(&mut self, code: char, comment: char) {
+    fn push(&mut self, code: char, comment: char, literal: Option<char>) {
         self.code.push(code);
         self.comments.push(comment);
+        self.literals.push(literal);
         self.at += 1;
     }
 
@@ -422,6 +477,30 @@ mod tests {
         assert_eq!(words(r#"a("quote \" unsafe", b"bytes", c"c", d)"#), ["a", "b", "c", "d"]);
         assert_eq!(words(r#"a("ends in a backslash \\", b)"#), ["a", "b"]);
         assert_eq!(words("a(\"two\nlines { \", b)"), ["a", "b"]);
+    }
+
+    #[test]
+    fn literals_keep_their_text_and_place() {
+        let source = "f(\"a \\\" b\", 'c', \"\", r#\"{\"k\"}\"#); // \"no\"\ng(b\"two\nlines\")";
+        let scan = Scan::new(source);
+        let texts: Vec<String> = scan.literals().into_iter().map(|(_, text)| text).collect();
+        assert_eq!(texts, ["a \\\" b", "c", "{\"k\"}", "two\nlines"]);
+        let last = scan.literals().pop().unwrap();
+        assert_eq!(last.0, source.find("two").unwrap());
+        assert_eq!(scan.line_at(last.0), 1);
+    }
+
+    #[test]
+    fn what_stands_before_is_found() {
+        let source = "lane . stream(a, (b)) .read(c)";
+        let scan = Scan::new(source);
+        let dot = scan.code_before(source.find("read").unwrap()).unwrap();
+        assert_eq!(dot.1, '.');
+        let (close, bracket) = scan.code_before(dot.0).unwrap();
+        assert_eq!((bracket, scan.opening(close)), (')', source.find('(').unwrap()));
+        assert_eq!(scan.word_ending_at(source.find('(').unwrap() - 1).as_deref(), Some("stream"));
+        assert_eq!(scan.word_ending_at(close), None);
+        assert_eq!(scan.code_before(0), None);
     }
 
     #[test]

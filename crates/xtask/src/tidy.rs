@@ -5,6 +5,7 @@ mod dependencies;
 mod docs;
 mod edges;
 mod environment;
+mod invariants;
 mod leaks;
 mod manifest;
 mod names;
@@ -35,6 +36,7 @@ const CHECKS: &[fn(&Workspace) -> Vec<Finding>] = &[
     unsafety::check,
     openings::check,
     environment::check,
+    invariants::check,
     statics::check,
     names::check,
     leaks::check,

@@ -8,8 +8,10 @@ use rusqlite::Row;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::messages;
 use crate::error::Error;
-use crate::job::{JobStatus, Message};
+use crate::job::JobStatus;
+use crate::message::{Message, NodeIdentity};
 
 /// The number of a state in the database.
 pub(super) fn status_code(status: JobStatus) -> i64 {
@@ -61,8 +63,12 @@ pub(super) fn nodes_text(nodes: &IndexMap<NodeId, Map>) -> String {
     written(&NodesText(nodes))
 }
 
-pub(super) fn messages_text(messages: &[Message]) -> String {
-    written(&messages.iter().map(|message| (message.name.as_str(), &message.data)).collect::<Vec<_>>())
+pub(super) fn messages_text(prompt_id: &str, messages: &[Message]) -> String {
+    written(&messages.iter().map(|message| messages::kept(prompt_id, message)).collect::<Vec<_>>())
+}
+
+pub(super) fn identities_text(identities: &IndexMap<NodeId, NodeIdentity>) -> String {
+    nodes_text(&messages::identities(identities))
 }
 
 fn written(value: &impl Serialize) -> String {
@@ -97,8 +103,12 @@ impl Reading<'_> {
     }
 
     pub(super) fn messages(self, column: &str) -> Result<Vec<Message>, Error> {
-        let messages: Vec<(String, Literal)> = self.parse(column)?;
-        Ok(messages.into_iter().map(|(name, data)| Message { name, data }).collect())
+        let kept: Vec<messages::Kept> = self.parse(column)?;
+        Ok(kept.iter().filter_map(messages::read).collect())
+    }
+
+    pub(super) fn identities(self, column: &str) -> Result<IndexMap<NodeId, NodeIdentity>, Error> {
+        Ok(messages::read_identities(&self.nodes(column)?))
     }
 
     fn parse<'de, T: Deserialize<'de>>(self, column: &'de str) -> Result<T, Error> {

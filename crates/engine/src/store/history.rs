@@ -34,8 +34,8 @@ impl Store {
     /// Keeps the record of a job, in whose place among waiting and running ones it comes.
     pub(crate) fn finish(&self, sequence: i64, job: &Job, record: &Record) -> Result<(), Error> {
         let shown = encoding::nodes_text(&record.outputs);
-        let meta = encoding::nodes_text(&record.meta);
-        let messages = encoding::messages_text(&record.messages);
+        let meta = encoding::identities_text(&record.identities);
+        let messages = encoding::messages_text(&job.prompt_id, &record.messages);
         let outputs = encoding::ids_text(&job.outputs);
         self.write(shown.len() + meta.len() + messages.len(), |transaction| {
             // A client can use an id again; the later job counts.
@@ -206,11 +206,11 @@ fn list_entry(row: &Row<'_>) -> rusqlite::Result<Result<HistoryEntry, Error>> {
     let decode = || {
         let reading = Reading { id: &id };
         let outputs = reading.ids(outputs)?;
-        let (shown, meta, messages) =
-            (reading.nodes(shown)?, reading.nodes(meta)?, reading.messages(messages)?);
+        let (shown, identities, messages) =
+            (reading.nodes(shown)?, reading.identities(meta)?, reading.messages(messages)?);
         let prompt_id = id.clone();
         let job = Job { number, prompt_id, extra_data, outputs, client_id, was_requeued, ..Job::default() };
-        Ok(HistoryEntry { job, outputs: shown, meta, succeeded, messages })
+        Ok(HistoryEntry { job, outputs: shown, identities, succeeded, messages })
     };
     Ok(decode())
 }

@@ -104,7 +104,7 @@ impl Store {
                 "job {} was running when the process ended, for the second time: it failed",
                 job.prompt_id
             );
-            self.finish(sequence, job, &Record::abandoned(job, now_ms()))?;
+            self.finish(sequence, job, &Record::abandoned(now_ms()))?;
             return Ok(true);
         }
         tracing::warn!("job {} was running when the process ended: it runs again", job.prompt_id);

@@ -1,7 +1,7 @@
 //! The exact order of what is told.
 
-use engine::{Event, JobEvent, Submission};
-use graph::{Literal, map};
+use engine::{Event, JobEvent, Milestone, Submission};
+use graph::map;
 
 use super::support::*;
 
@@ -17,8 +17,8 @@ fn a_job_is_told_in_order_and_a_cached_one_runs_no_node() {
     let expected = [
         "queue 1",
         "queue 1",
-        "execution_start",
-        "execution_cached 0",
+        "began",
+        "cached 0",
         "started 1",
         "progress 1 1",
         "progress 1 2",
@@ -26,7 +26,7 @@ fn a_job_is_told_in_order_and_a_cached_one_runs_no_node() {
         "started 2",
         "executed 2 true",
         "finished 2",
-        "execution_success",
+        "succeeded",
         "queue 0",
         "ended 2",
     ];
@@ -36,11 +36,11 @@ fn a_job_is_told_in_order_and_a_cached_one_runs_no_node() {
     let expected = [
         "queue 1",
         "queue 1",
-        "execution_start",
-        "execution_cached 2",
+        "began",
+        "cached 2",
         "executed 2 true",
         "finished 2",
-        "execution_success",
+        "succeeded",
         "queue 0",
         "ended -",
     ];
@@ -53,16 +53,7 @@ fn a_job_is_told_in_order_and_a_cached_one_runs_no_node() {
 fn a_failing_job_is_told_in_order() {
     let bench = Bench::new();
     bench.run(fail("value"));
-    let expected = [
-        "queue 1",
-        "queue 1",
-        "execution_start",
-        "execution_cached 0",
-        "started 1",
-        "execution_error",
-        "queue 0",
-        "ended 1",
-    ];
+    let expected = ["queue 1", "queue 1", "began", "cached 0", "started 1", "failed", "queue 0", "ended 1"];
     assert_eq!(bench.told.lines(), expected);
 }
 
@@ -72,16 +63,8 @@ fn an_interrupted_job_is_told_in_order() {
     let id = bench.hold();
     bench.engine.interrupt(None);
     bench.told.until_ended(&id);
-    let expected = [
-        "queue 1",
-        "queue 1",
-        "execution_start",
-        "execution_cached 0",
-        "started 1",
-        "execution_interrupted",
-        "queue 0",
-        "ended 1",
-    ];
+    let expected =
+        ["queue 1", "queue 1", "began", "cached 0", "started 1", "interrupted", "queue 0", "ended 1"];
     assert_eq!(bench.told.lines(), expected);
 }
 
@@ -92,12 +75,10 @@ fn events_carry_the_job_and_its_client() {
     bench.run(submission);
     bench.told.until("the start", |event| match event {
         Event::Job { prompt_id, client_id, event: JobEvent::Message(message) } => {
-            let data = message.data.as_map().unwrap();
-            message.name == "execution_start"
+            message.milestone == Milestone::Started
                 && **prompt_id == *uuid(4)
                 && client_id.as_deref() == Some("me")
-                && data.keys().eq(["prompt_id", "timestamp"])
-                && data["timestamp"].as_int().is_some()
+                && message.at_ms > 0
         }
         _ => false,
     });
@@ -107,20 +88,16 @@ fn events_carry_the_job_and_its_client() {
 fn what_is_told_is_what_is_kept() {
     let bench = Bench::new();
     let entry = bench.run(two_nodes());
-    let names: Vec<&str> = entry.messages.iter().map(|message| message.name.as_str()).collect();
-    assert_eq!(names, ["execution_start", "execution_cached", "execution_success"]);
-    let cached = entry.message("execution_cached").unwrap().as_map().unwrap();
-    assert!(cached.keys().eq(["nodes", "prompt_id", "timestamp"]));
+    let milestones: Vec<&Milestone> = entry.messages.iter().map(|message| &message.milestone).collect();
+    assert_eq!(milestones, [&Milestone::Started, &Milestone::Cached(Vec::new()), &Milestone::Succeeded]);
     for message in &entry.messages {
-        assert_eq!(message.data.get("prompt_id").unwrap().as_text(), Some(entry.job.prompt_id.as_str()));
         bench.told.until("the message", |event| match event {
             Event::Job { event: JobEvent::Message(told), .. } => told == message,
             _ => false,
         });
     }
-    let meta = entry.meta.get("2").unwrap();
-    assert!(meta.keys().eq(["node_id", "display_node", "parent_node", "real_node_id"]));
-    assert_eq!((meta["node_id"].as_text(), &meta["parent_node"]), (Some("2"), &Literal::Null));
+    let who = &entry.identities["2"];
+    assert_eq!((&*who.node, &*who.display, &who.parent, &*who.real), ("2", "2", &None, "2"));
     let text = entry.outputs.get("2").unwrap().get("text").unwrap();
     assert_eq!(text.as_list().unwrap()[0].as_text(), Some("done"));
 }

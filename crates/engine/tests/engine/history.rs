@@ -76,29 +76,12 @@ fn a_failure_is_kept_with_all_that_clients_read() {
         ("3", "Fail", map([("how", "value".into())])),
     ]));
     assert!(!entry.succeeded);
-    let data = entry.message("execution_error").unwrap().as_map().unwrap();
-    let keys: Vec<&str> = data.keys().map(String::as_str).collect();
-    let expected = [
-        "prompt_id",
-        "node_id",
-        "node_type",
-        "executed",
-        "exception_message",
-        "exception_type",
-        "traceback",
-        "current_inputs",
-        "current_outputs",
-        "timestamp",
-    ];
-    assert_eq!(keys, expected);
-    assert_eq!(data["prompt_id"].as_text(), Some(entry.job.prompt_id.as_str()));
-    assert_eq!((data["node_id"].as_text(), data["node_type"].as_text()), (Some("3"), Some("Fail")));
-    assert_eq!(data["exception_message"].as_text(), Some("this value cannot be\n"));
-    assert_eq!(data["exception_type"].as_text(), Some("ValueError"));
-    assert!(data["traceback"].as_list().unwrap().iter().all(|line| line.as_text().is_some()));
-    let how = data["current_inputs"].get("how").unwrap().as_list().unwrap();
-    assert_eq!(how[0].as_text(), Some("value"));
-    assert!(data["current_outputs"].as_list().is_some() && data["timestamp"].as_int().is_some());
+    let failure = entry.failure().unwrap();
+    assert_eq!((&*failure.node, failure.class.as_str()), ("3", "Fail"));
+    assert_eq!((failure.message.as_str(), failure.kind.as_str()), ("this value cannot be", "ValueError"));
+    assert_eq!(failure.trace, ["in node 3 (Fail)\n"]);
+    assert_eq!(failure.inputs["how"].as_list().unwrap()[0].as_text(), Some("value"));
+    assert!(entry.end().unwrap().at_ms >= entry.began_ms().unwrap());
     assert_eq!(bench.engine.job(&entry.job.prompt_id).unwrap().unwrap().status, JobStatus::Failed);
 }
 
@@ -106,9 +89,9 @@ fn a_failure_is_kept_with_all_that_clients_read() {
 fn a_node_that_panics_fails_its_job_only() {
     let bench = Bench::new();
     let entry = bench.run(fail("panic"));
-    let data = entry.message("execution_error").unwrap();
-    assert_eq!(data.get("node_id").unwrap().as_text(), Some("1"));
-    assert!(data.get("exception_message").unwrap().as_text().unwrap().contains("a node panics"));
+    let failure = entry.failure().unwrap();
+    assert_eq!(&*failure.node, "1");
+    assert!(failure.message.contains("a node panics"));
     assert!(bench.run(show("after")).succeeded);
 }
 
@@ -146,7 +129,7 @@ fn secrets_reach_the_nodes_and_not_the_file() {
     // The node had them: what it showed was told, and only then hidden.
     bench.told.until("the secret", |event| format!("{event:?}").contains(secret));
     let entry = bench.engine.history_entry(&jobs[1]).unwrap().unwrap();
-    assert!(entry.message("execution_error").is_some() && entry.job.secrets.is_empty());
+    assert!(entry.failure().is_some() && entry.job.secrets.is_empty());
     assert!(!format!("{:?}", bench.engine.history(None, None).unwrap()).contains(secret));
     drop(bench);
     let mut found = 0;

@@ -98,9 +98,9 @@ fn after_a_shortage_every_model_goes_that_is_not_kept() {
     let _files = load(&residency, &models);
     let entry = bench.run(fail("memory"));
     assert_eq!(names(&residency), ["kept"], "before the end is told");
-    let data = entry.message("execution_error").unwrap();
-    assert_eq!(data.get("exception_type").unwrap().as_text(), Some("OOMError"));
-    assert!(data.get("exception_message").unwrap().as_text().unwrap().starts_with("null:0 has 1 byte"));
+    let failure = entry.failure().unwrap();
+    assert_eq!(failure.kind, "OOMError");
+    assert!(failure.message.starts_with("null:0 has 1 byte"));
     assert!(bench.run(show("after")).succeeded, "the engine goes on");
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine::{JobStatus, Submission};
+use engine::{JobStatus, Milestone, Submission};
 use graph::{Literal, map};
 
 use super::support::*;
@@ -113,10 +113,10 @@ fn interrupting_by_id_ends_only_that_job() {
     bench.told.until_ended(&next);
     let entry = bench.engine.history_entry(&held).unwrap().unwrap();
     assert!(!entry.succeeded && entry.outputs.is_empty());
-    let data = entry.message("execution_interrupted").unwrap();
-    assert_eq!(data.get("node_id").unwrap().as_text(), Some("1"));
-    assert_eq!(data.get("node_type").unwrap().as_text(), Some("Wait"));
-    assert_eq!(data.get("executed").unwrap().as_list(), Some(&[][..]));
+    let end = &entry.end().unwrap().milestone;
+    let expected =
+        Milestone::Interrupted { node: "1".into(), class: "Wait".to_owned(), executed: Vec::new() };
+    assert_eq!(*end, expected);
     assert_eq!(bench.engine.job(&held).unwrap().unwrap().status, JobStatus::Cancelled);
     // The next job begins with a clear flag.
     assert!(bench.engine.history_entry(&next).unwrap().unwrap().succeeded);

@@ -107,13 +107,9 @@ fn a_job_that_is_lost_twice_is_recorded_as_failed() {
     let record = bench.engine.job(&uuid(1)).unwrap().unwrap();
     assert_eq!(record.status, JobStatus::Failed);
     let entry = record.entry.unwrap();
-    let data = entry.message("execution_error").unwrap();
-    let text = data.get("exception_message").unwrap().as_text().unwrap();
-    assert!(text.contains("ended twice") && text.ends_with('\n'), "{text}");
-    for key in ["node_id", "node_type", "exception_type"] {
-        assert!(data.get(key).unwrap().as_text().is_some(), "clients want {key} to be text");
-    }
-    assert!(data.get("traceback").unwrap().as_list().is_some());
+    let failure = entry.failure().unwrap();
+    assert!(failure.message.contains("ended twice"), "{}", failure.message);
+    assert_eq!((&*failure.node, failure.kind.as_str()), ("", "ProcessEnded"));
     assert!(entry.job.was_requeued && !entry.succeeded);
     assert_eq!(bench.engine.remaining(), 0);
     assert_eq!(bench.engine.jobs(&JobFilter::default()).unwrap().total, 5);

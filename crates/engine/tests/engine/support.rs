@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use device::{Device, NullBackend, Registry};
 use engine::{
-    AcceptedJob, Engine, EngineConfig, Event, EventSink, HistoryEntry, Job, JobEvent, Refused, Submission,
+    AcceptedJob, Engine, EngineConfig, Event, EventSink, HistoryEntry, Job, JobEvent, Milestone, Refused,
+    Submission,
 };
 use graph::{Literal, Map, Prompt, PromptNode, map};
 use meta::DeviceId;
@@ -140,9 +141,12 @@ fn line(event: &Event) -> String {
         Event::Queue { remaining } => format!("queue {remaining}"),
         Event::Notice(text) => format!("notice {text}"),
         Event::Job { event, .. } => match event {
-            JobEvent::Message(message) => match message.data.get("nodes").and_then(Literal::as_list) {
-                Some(nodes) => format!("{} {}", message.name, nodes.len()),
-                None => message.name.clone(),
+            JobEvent::Message(message) => match &message.milestone {
+                Milestone::Started => "began".to_owned(),
+                Milestone::Cached(nodes) => format!("cached {}", nodes.len()),
+                Milestone::Succeeded => "succeeded".to_owned(),
+                Milestone::Failed(_) => "failed".to_owned(),
+                Milestone::Interrupted { .. } => "interrupted".to_owned(),
             },
             JobEvent::Started(identity) => format!("started {}", identity.node),
             JobEvent::Progress(progress) => format!("progress {} {}", progress.identity.node, progress.value),

@@ -10,13 +10,12 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
 use device::Device;
-use meta::{ByteSize, DeviceId, DeviceKind};
+use meta::{ByteSize, DeviceId, DeviceKind, Moment};
 use placement::AllocationText;
 use residency::{Cancel, LoadOptions, Manifest, Residency};
 use serde::Serialize;
 use testkit::ScratchDir;
 
-use super::cpu::report::date;
 use super::flux;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
@@ -172,7 +171,7 @@ impl<'a> Bench<'a> {
         let description = self.device.description();
         Ok(Report {
             version: env!("CARGO_PKG_VERSION"),
-            date: date(SystemTime::now()),
+            date: Moment::utc(SystemTime::now()).date(),
             device: id.to_string(),
             device_name: description.name.clone(),
             detail: description.detail.clone(),

@@ -14,11 +14,10 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Result, ensure};
-use meta::{ByteSize, DeviceId, DeviceKind};
+use meta::{ByteSize, DeviceId, DeviceKind, Moment};
 use serde::Serialize;
 use testkit::ScratchDir;
 
-use super::cpu::report::date;
 use super::flux;
 use super::server::program::Program;
 use crate::cli::{BenchArgs, ServedShape};
@@ -99,7 +98,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let description = device.description();
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        date: date(SystemTime::now()),
+        date: Moment::utc(SystemTime::now()).date(),
         device: device.id().to_string(),
         device_name: description.name.clone(),
         detail: description.detail.clone(),

@@ -9,10 +9,9 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::{Result, ensure};
-use meta::ByteSize;
+use meta::{ByteSize, Moment};
 use serde::Serialize;
 
-use super::cpu::report::date;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
@@ -58,7 +57,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let description = machine.cpu().description();
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        date: date(SystemTime::now()),
+        date: Moment::utc(SystemTime::now()).date(),
         device: description.id.to_string(),
         device_name: description.name.clone(),
         detail: description.detail.clone(),

@@ -1,11 +1,11 @@
 //! The errors of validation: what clients know each by, and what they carry.
 //!
-//! Clients look at the kind and at `extra_info`; message and details are for people.
+//! Clients look at the kind and at the facts; message and details are for people.
 
 use crate::coercion::{repr, to_text};
 use crate::declared::Declared;
-use crate::literal::{Literal, Map};
-use crate::proof::ErrorDetail;
+use crate::literal::Literal;
+use crate::proof::{ErrorDetail, Fact, Facts};
 use crate::schema::Kind;
 use crate::value::NodeId;
 
@@ -22,17 +22,17 @@ pub(super) struct Raised {
 
 impl ErrorDetail {
     fn new(kind: &str, message: impl Into<String>, details: impl Into<String>) -> ErrorDetail {
-        let extra_info = Map::new();
-        ErrorDetail { kind: kind.to_owned(), message: message.into(), details: details.into(), extra_info }
+        let facts = Facts::new();
+        ErrorDetail { kind: kind.to_owned(), message: message.into(), details: details.into(), facts }
     }
 
-    fn with(mut self, key: &str, value: impl Into<Literal>) -> ErrorDetail {
-        self.extra_info.insert(key.to_owned(), value.into());
+    fn with(mut self, fact: Fact, value: impl Into<Literal>) -> ErrorDetail {
+        self.facts.insert(fact, value.into());
         self
     }
 
     fn of_input(self, input: &Declared<'_>) -> ErrorDetail {
-        self.with("input_name", &*input.key).with("input_config", config(input))
+        self.with(Fact::InputName, &*input.key).with(Fact::InputConfig, config(input))
     }
 }
 
@@ -53,9 +53,9 @@ pub(super) fn missing_node_type(id: &str, class: Option<&str>, title: Option<&st
     };
     let title = title.or(class).map(str::to_owned);
     ErrorDetail::new("missing_node_type", message, format!("Node ID '#{id}'"))
-        .with("node_id", id)
-        .with("class_type", class.map(str::to_owned))
-        .with("node_title", title)
+        .with(Fact::NodeId, id)
+        .with(Fact::ClassType, class.map(str::to_owned))
+        .with(Fact::NodeTitle, title)
 }
 
 pub(super) fn no_outputs() -> ErrorDetail {
@@ -69,39 +69,39 @@ pub(super) fn outputs_failed(details: String) -> ErrorDetail {
 
 pub(super) fn exception(raised: Raised) -> ErrorDetail {
     ErrorDetail::new("exception_during_validation", "The node could not be checked", raised.message)
-        .with("exception_type", raised.kind)
-        .with("traceback", Vec::<Literal>::new())
+        .with(Fact::ExceptionType, raised.kind)
+        .with(Fact::Traceback, Vec::<Literal>::new())
 }
 
 pub(super) fn inner_exception(input: &Declared<'_>, link: &Literal, raised: Raised) -> ErrorDetail {
     let message = "A linked node could not be checked";
     ErrorDetail::new("exception_during_inner_validation", message, raised.message.clone())
         .of_input(input)
-        .with("exception_message", raised.message)
-        .with("exception_type", raised.kind)
-        .with("traceback", Vec::<Literal>::new())
-        .with("linked_node", link.clone())
+        .with(Fact::ExceptionMessage, raised.message)
+        .with(Fact::ExceptionType, raised.kind)
+        .with(Fact::Traceback, Vec::<Literal>::new())
+        .with(Fact::LinkedNode, link.clone())
 }
 
 pub(super) fn dependency_cycle<'a>(id: &str, members: impl Iterator<Item = &'a NodeId>) -> ErrorDetail {
     let members: Vec<&str> = members.take(LONGEST_CYCLE).map(|id| &**id).collect();
     let details = format!("node {id} needs its own output, by way of {}", members.join(", "));
     ErrorDetail::new("dependency_cycle", "Nodes need each other's outputs", details)
-        .with("node_id", id)
-        .with("cycle_nodes", members)
+        .with(Fact::NodeId, id)
+        .with(Fact::CycleNodes, members)
 }
 
 pub(super) fn required_input_missing(input: &Declared<'_>) -> ErrorDetail {
     let name = input.key.rsplit('.').next().unwrap_or(&input.key);
     let message = "An input that the node needs is missing";
-    ErrorDetail::new("required_input_missing", message, name).with("input_name", &*input.key)
+    ErrorDetail::new("required_input_missing", message, name).with(Fact::InputName, &*input.key)
 }
 
 pub(super) fn bad_linked_input(input: &Declared<'_>, value: &Literal) -> ErrorDetail {
     let message = "A link must be a list of a node's id and the number of its output";
     ErrorDetail::new("bad_linked_input", message, &*input.key)
         .of_input(input)
-        .with("received_value", value.clone())
+        .with(Fact::ReceivedValue, value.clone())
 }
 
 pub(super) fn return_type_mismatch(input: &Declared<'_>, received: &str, link: &Literal) -> ErrorDetail {
@@ -109,8 +109,8 @@ pub(super) fn return_type_mismatch(input: &Declared<'_>, received: &str, link: &
     let details = format!("{}: {received} is linked where {wanted} is wanted", input.key);
     ErrorDetail::new("return_type_mismatch", "The linked output has another type", details)
         .of_input(input)
-        .with("received_type", received)
-        .with("linked_node", link.clone())
+        .with(Fact::ReceivedType, received)
+        .with(Fact::LinkedNode, link.clone())
 }
 
 pub(super) fn invalid_input_type(input: &Declared<'_>, value: &Literal, reason: String) -> ErrorDetail {
@@ -118,22 +118,22 @@ pub(super) fn invalid_input_type(input: &Declared<'_>, value: &Literal, reason: 
     let details = format!("{}, {}, {reason}", input.key, to_text(value));
     ErrorDetail::new("invalid_input_type", message, details)
         .of_input(input)
-        .with("received_value", value.clone())
-        .with("exception_message", reason)
+        .with(Fact::ReceivedValue, value.clone())
+        .with(Fact::ExceptionMessage, reason)
 }
 
 pub(super) fn value_too_small(input: &Declared<'_>, value: &Literal, min: &Literal) -> ErrorDetail {
     let message = format!("{} is below the least value, {}", to_text(value), to_text(min));
     ErrorDetail::new("value_smaller_than_min", message, &*input.key)
         .of_input(input)
-        .with("received_value", value.clone())
+        .with(Fact::ReceivedValue, value.clone())
 }
 
 pub(super) fn value_too_big(input: &Declared<'_>, value: &Literal, max: &Literal) -> ErrorDetail {
     let message = format!("{} is above the greatest value, {}", to_text(value), to_text(max));
     ErrorDetail::new("value_bigger_than_max", message, &*input.key)
         .of_input(input)
-        .with("received_value", value.clone())
+        .with(Fact::ReceivedValue, value.clone())
 }
 
 pub(super) fn value_not_in_list(input: &Declared<'_>, value: &Literal, values: &[Literal]) -> ErrorDetail {
@@ -146,27 +146,27 @@ pub(super) fn value_not_in_list(input: &Declared<'_>, value: &Literal, values: &
     let details = format!("{}: {} is not in {list}", input.key, repr(value));
     let config = if is_long { Literal::Null } else { config(input) };
     ErrorDetail::new("value_not_in_list", "The value is not one of the list", details)
-        .with("input_name", &*input.key)
-        .with("input_config", config)
-        .with("received_value", value.clone())
+        .with(Fact::InputName, &*input.key)
+        .with(Fact::InputConfig, config)
+        .with(Fact::ReceivedValue, value.clone())
 }
 
 pub(super) fn unknown_choice(input: &Declared<'_>, value: &Literal, options: &[&str]) -> ErrorDetail {
     let details = format!("{}: {} is none of {}", input.key, repr(value), options.join(", "));
     ErrorDetail::new("invalid_dynamic_input", "The choice is not one of the options", details)
         .of_input(input)
-        .with("received_value", value.clone())
+        .with(Fact::ReceivedValue, value.clone())
 }
 
 pub(super) fn too_few_copies(input: &Declared<'_>, min: usize) -> ErrorDetail {
     let details = format!("{}: {} given, at least {min} needed", input.key, input.copies);
     ErrorDetail::new("invalid_dynamic_input", "A growing input has too few links", details)
         .of_input(input)
-        .with("received_value", input.copies)
+        .with(Fact::ReceivedValue, input.copies)
 }
 
 pub(super) fn custom_validation_failed(input: &str, reason: Option<&str>) -> ErrorDetail {
     let details = reason.map_or_else(|| input.to_owned(), |reason| format!("{input} - {reason}"));
     let message = "The node does not accept its inputs";
-    ErrorDetail::new("custom_validation_failed", message, details).with("input_name", input)
+    ErrorDetail::new("custom_validation_failed", message, details).with(Fact::InputName, input)
 }

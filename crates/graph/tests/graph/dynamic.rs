@@ -6,7 +6,7 @@ use graph::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::stage::{Stage, Toy, literal, prompt, toys};
+use crate::stage::{Stage, Toy, facts_of, literal, prompt, toys};
 
 fn catalogue() -> Catalogue {
     let mut catalogue = toys();
@@ -68,10 +68,10 @@ fn growing_inputs_are_checked_converted_and_delivered() {
     assert_eq!(shown("Grow", json!({"numbers.n0": 1, "numbers.n1": 2, "numbers.n10": 4})), "[3]");
     let bad = error("Grow", json!({"numbers.n0": 1, "numbers.n1": 2000}));
     assert_eq!(bad.kind, "value_bigger_than_max");
-    assert_eq!(bad.extra_info["input_name"], Literal::from("numbers.n1"));
+    assert_eq!(facts_of(&bad)["input_name"], Literal::from("numbers.n1"));
     let bad = error("Grow", json!({"numbers.n0": 1}));
     assert_eq!(
-        (bad.kind.as_str(), &bad.extra_info["input_name"]),
+        (bad.kind.as_str(), &facts_of(&bad)["input_name"]),
         ("invalid_dynamic_input", &"numbers".into())
     );
 }
@@ -82,13 +82,13 @@ fn a_choice_brings_its_inputs() {
     assert_eq!(shown("Resize", json!({"how": "factor", "how.by": "2"})), "[2.0]");
     let bad = error("Resize", json!({"how": "size"}));
     assert_eq!((bad.kind.as_str(), bad.details.as_str()), ("required_input_missing", "width"));
-    assert_eq!(bad.extra_info["input_name"], Literal::from("how.width"));
+    assert_eq!(facts_of(&bad)["input_name"], Literal::from("how.width"));
     let bad = error("Resize", json!({"how": "other"}));
     assert_eq!(
-        (bad.kind.as_str(), &bad.extra_info["received_value"]),
+        (bad.kind.as_str(), &facts_of(&bad)["received_value"]),
         ("invalid_dynamic_input", &"other".into())
     );
-    assert_eq!(bad.extra_info["input_config"], literal(json!(["COMFY_DYNAMICCOMBO_V3", {}])));
+    assert_eq!(facts_of(&bad)["input_config"], literal(json!(["COMFY_DYNAMICCOMBO_V3", {}])));
     assert_eq!(error("Resize", json!({})).kind, "required_input_missing");
 }
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use graph::{
-    Accepted, CacheMode, Call, Catalogue, Executor, Failure, Given, GraphInput, GraphNode, Hidden, Input,
-    Link, Literal, Map, NodeClass, Object, Outcome, Outputs, Prompt, Rejected, RunEnd, RunEvent, RunReport,
-    RunRequest, Schema, Slot, Validates, Value, Verdict, map, validate,
+    Accepted, CacheMode, Call, Catalogue, ErrorDetail, Executor, Fact, Failure, Given, GraphInput, GraphNode,
+    Hidden, Input, Link, Literal, Map, NodeClass, Object, Outcome, Outputs, Prompt, Rejected, RunEnd,
+    RunEvent, RunReport, RunRequest, Schema, Slot, Validates, Value, Verdict, map, validate,
 };
 use serde_json::Value as Json;
 
@@ -275,6 +275,25 @@ pub(crate) fn toys() -> Catalogue {
     faults_and_time(&mut catalogue);
     expanding(&mut catalogue);
     catalogue
+}
+
+/// The facts of an error by the names that clients have for them.
+pub(crate) fn facts_of(error: &ErrorDetail) -> Map {
+    let name = |fact: Fact| match fact {
+        Fact::InputName => "input_name",
+        Fact::InputConfig => "input_config",
+        Fact::ReceivedValue => "received_value",
+        Fact::ReceivedType => "received_type",
+        Fact::LinkedNode => "linked_node",
+        Fact::ExceptionMessage => "exception_message",
+        Fact::ExceptionType => "exception_type",
+        Fact::Traceback => "traceback",
+        Fact::NodeId => "node_id",
+        Fact::ClassType => "class_type",
+        Fact::NodeTitle => "node_title",
+        Fact::CycleNodes => "cycle_nodes",
+    };
+    error.facts.iter().map(|(fact, value)| (name(*fact).to_owned(), value.clone())).collect()
 }
 
 pub(crate) fn literal(json: Json) -> Literal {

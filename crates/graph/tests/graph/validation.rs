@@ -5,7 +5,7 @@ use graph::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::stage::{Toy, check, literal, prompt, toys};
+use crate::stage::{Toy, check, facts_of, literal, prompt, toys};
 
 fn rejected(json: Json) -> Box<Rejected> {
     check(json).unwrap_err()
@@ -48,11 +48,11 @@ fn unknown_and_missing_classes_are_told_first() {
     }));
     assert_eq!((it.error.kind.as_str(), it.error.details.as_str()), ("missing_node_type", "Node ID '#1'"));
     let info = literal(json!({"node_id": "1", "class_type": "Nowhere", "node_title": "My node"}));
-    assert_eq!(Literal::Map(it.error.extra_info), info);
+    assert_eq!(Literal::Map(facts_of(&it.error)), info);
     assert!(it.node_errors.is_empty());
     let it = rejected(json!({"2": {"inputs": {}}}));
     let info = literal(json!({"node_id": "2", "class_type": null, "node_title": null}));
-    assert_eq!(Literal::Map(it.error.extra_info), info);
+    assert_eq!(Literal::Map(facts_of(&it.error)), info);
     let it = rejected(json!({"2": 7}));
     assert_eq!(it.error.kind, "missing_node_type");
 }
@@ -110,7 +110,7 @@ fn constants_are_converted_in_place() {
 fn a_missing_input_is_named() {
     let it = error("Number", json!({}));
     assert_eq!((it.kind.as_str(), it.details.as_str()), ("required_input_missing", "value"));
-    assert_eq!(Literal::Map(it.extra_info), literal(json!({"input_name": "value"})));
+    assert_eq!(Literal::Map(facts_of(&it)), literal(json!({"input_name": "value"})));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_list_must_be_a_link() {
     assert_eq!((it.kind.as_str(), it.details.as_str()), ("bad_linked_input", "value"));
     let config = json!(["INT", {"default": 0, "min": -1000, "max": 1000}]);
     let info = literal(json!({"input_name": "value", "input_config": config, "received_value": [1, 2, 3]}));
-    assert_eq!(Literal::Map(it.extra_info), info);
+    assert_eq!(Literal::Map(facts_of(&it)), info);
     assert_eq!(error("Number", json!({"value": []})).kind, "bad_linked_input");
 }
 
@@ -136,7 +136,7 @@ fn linked_types_must_match() {
     );
     assert_eq!(it[0].kind, "return_type_mismatch");
     assert!(["value", "STRING", "INT"].iter().all(|part| it[0].details.contains(part)), "{}", it[0].details);
-    let info = &it[0].extra_info;
+    let info = &facts_of(&it[0]);
     assert_eq!((&info["received_type"], &info["linked_node"]), (&"STRING".into(), &literal(json!(["0", 0]))));
     assert!(info.contains_key("input_config"));
 }
@@ -146,7 +146,8 @@ fn values_that_cannot_be_converted_are_told() {
     let it = error("Number", json!({"value": "many"}));
     assert_eq!(it.kind, "invalid_input_type");
     assert!(it.details.starts_with("value, many, "), "{}", it.details);
-    let keys: Vec<&str> = it.extra_info.keys().map(String::as_str).collect();
+    let facts = facts_of(&it);
+    let keys: Vec<&str> = facts.keys().map(String::as_str).collect();
     assert_eq!(keys, ["input_name", "input_config", "received_value", "exception_message"]);
     for bad in [json!(null), json!({}), json!("1.5"), json!({"__value__": [1]})] {
         assert_eq!(error("Number", json!({"value": bad})).kind, "invalid_input_type");
@@ -158,7 +159,7 @@ fn ranges_are_kept() {
     assert_eq!(error("Number", json!({"value": -1001})).kind, "value_smaller_than_min");
     let it = error("Number", json!({"value": "1001"}));
     assert_eq!((it.kind.as_str(), it.details.as_str()), ("value_bigger_than_max", "value"));
-    assert_eq!(it.extra_info["received_value"], Literal::Int(1001));
+    assert_eq!(facts_of(&it)["received_value"], Literal::Int(1001));
     assert_eq!(error("Number", json!({"value": 1e300})).kind, "value_bigger_than_max");
     // A seed goes up to 2^64 - 1, and no further.
     let mut catalogue = toys();
@@ -175,15 +176,15 @@ fn a_choice_must_be_in_its_list() {
     assert_eq!(it.kind, "value_not_in_list");
     assert!(it.details.contains("'sometimes'") && it.details.contains("'always'"), "{}", it.details);
     let config = literal(json!([["never", "always", "broken"], {}]));
-    assert_eq!(it.extra_info["input_config"], config);
+    assert_eq!(facts_of(&it)["input_config"], config);
     let mut catalogue = toys();
     let many = Input::choice("which", 0..30);
     catalogue.add(Toy::new(Schema::new("Many", "toys").input(many).output("*"), |_| Ok(Outcome::one(0_i64))));
     let it = errors_in(&catalogue, of("Many", json!({"which": 30})), "1");
-    assert_eq!(it[0].extra_info["input_config"], Literal::Null);
+    assert_eq!(facts_of(&it[0])["input_config"], Literal::Null);
     assert!(it[0].details.contains("30 values"), "{}", it[0].details);
     let it = errors_in(&catalogue, of("Many", json!({"which": [1, 2, 3]})), "1");
-    assert_eq!(it[0].extra_info["input_config"], literal(json!(["COMBO", {}])));
+    assert_eq!(facts_of(&it[0])["input_config"], literal(json!(["COMBO", {}])));
     // Python's 1.0 and True are in a list that has 1.
     for good in [json!(1), json!(1.0), json!(true)] {
         validate(&catalogue, &mut prompt(of("Many", json!({"which": good}))), None).unwrap();
@@ -204,7 +205,7 @@ fn several_choices_are_checked_one_by_one_and_remote_ones_not() {
     }
     let it = errors_in(&catalogue, of("Several", json!({"which": ["a", "x", "c"]})), "1");
     assert_eq!(
-        (it[0].kind.as_str(), &it[0].extra_info["received_value"]),
+        (it[0].kind.as_str(), &facts_of(&it[0])["received_value"]),
         ("value_not_in_list", &"x".into())
     );
     validate(&catalogue, &mut prompt(of("Remote", json!({"which": "z"}))), None).unwrap();
@@ -219,8 +220,8 @@ fn faulty_shapes_are_exceptions_of_the_output_or_of_the_linked_node() {
         }));
         let error = &it.node_errors["2"].errors[0];
         assert_eq!(error.kind, "exception_during_validation", "{bad}");
-        assert_eq!(error.extra_info["traceback"], Literal::List(Vec::new()));
-        assert!(error.extra_info.contains_key("exception_type"));
+        assert_eq!(facts_of(error)["traceback"], Literal::List(Vec::new()));
+        assert!(facts_of(error).contains_key("exception_type"));
     }
     let it = rejected(json!({"2": {"class_type": "Show"}}));
     assert_eq!(it.node_errors["2"].errors[0].kind, "exception_during_validation");
@@ -232,7 +233,8 @@ fn faulty_shapes_are_exceptions_of_the_output_or_of_the_linked_node() {
         assert_eq!(it.node_errors.keys().map(|id| &**id).collect::<Vec<_>>(), ["1"]);
         let error = &it.node_errors["1"].errors[0];
         assert_eq!(error.kind, "exception_during_inner_validation");
-        let keys: Vec<&str> = error.extra_info.keys().map(String::as_str).collect();
+        let facts = facts_of(error);
+        let keys: Vec<&str> = facts.keys().map(String::as_str).collect();
         let expected =
             ["input_name", "input_config", "exception_message", "exception_type", "traceback", "linked_node"];
         assert_eq!(keys, expected);
@@ -253,9 +255,9 @@ fn a_cycle_is_told_on_each_of_its_nodes() {
     nodes.sort_unstable();
     assert_eq!(nodes, ["1", "2", "4"]);
     let error = &it.node_errors["2"].errors[0];
-    assert_eq!((error.kind.as_str(), &error.extra_info["node_id"]), ("dependency_cycle", &"2".into()));
-    assert_eq!(error.extra_info["cycle_nodes"], literal(json!(["1", "2"])));
-    assert_eq!(it.node_errors["4"].errors[0].extra_info["cycle_nodes"], literal(json!(["4"])));
+    assert_eq!((error.kind.as_str(), &facts_of(error)["node_id"]), ("dependency_cycle", &"2".into()));
+    assert_eq!(facts_of(error)["cycle_nodes"], literal(json!(["1", "2"])));
+    assert_eq!(facts_of(&it.node_errors["4"].errors[0])["cycle_nodes"], literal(json!(["4"])));
     assert_eq!(&*it.node_errors["2"].dependent_outputs[0], "5");
 }
 
@@ -307,7 +309,7 @@ fn a_class_checks_the_inputs_that_it_names() {
     assert_eq!((it.len(), it[0].kind.as_str()), (1, "value_bigger_than_max"));
     let it = errors_in(&catalogue, of("Custom", json!({"x": "50", "y": 1})), "1");
     assert_eq!((it[0].kind.as_str(), it[0].details.as_str()), ("custom_validation_failed", "x"));
-    assert_eq!(Literal::Map(it[0].extra_info.clone()), literal(json!({"input_name": "x"})));
+    assert_eq!(Literal::Map(facts_of(&it[0])), literal(json!({"input_name": "x"})));
     let it = errors_in(&catalogue, of("Custom", json!({"x": 60, "y": 1})), "1");
     assert_eq!(it[0].details, "x - sixty is too much");
 }
@@ -354,7 +356,7 @@ fn a_class_that_checks_types_sees_them_instead_of_the_usual_check() {
         (it[0].kind.as_str(), it[0].details.as_str()),
         ("exception_during_inner_validation", "cannot say")
     );
-    assert_eq!(it[0].extra_info["exception_type"], Literal::from("ValueError"));
+    assert_eq!(facts_of(&it[0])["exception_type"], Literal::from("ValueError"));
 }
 
 #[test]

@@ -78,9 +78,9 @@ const RULES: &[Rule] = &[
         found.has("token_embedding.weight").then_some(Family::Clip { width })
     }),
     native(Role::Text, "encoder.block.0.layer.0.SelfAttention.q.weight", t5),
-    Rule { layout: Layout::Ggml, ..native(Role::Text, "enc.blk.0.attn_q.weight", t5_of_ggml) },
+    Rule { layout: Layout::LlamaCpp, ..native(Role::Text, "enc.blk.0.attn_q.weight", t5_of_llama_cpp) },
     native(Role::Text, "model.layers.0.self_attn.q_proj.weight", |_| named("a language model")),
-    Rule { layout: Layout::Ggml, ..native(Role::Text, "blk.0.attn_q.weight", language_model) },
+    Rule { layout: Layout::LlamaCpp, ..native(Role::Text, "blk.0.attn_q.weight", language_model) },
     native(Role::Autoencoder, "decoder.conv_in.weight", kl),
     native(Role::Autoencoder, "encoder.conv_in.weight", kl_encoder),
     native(Role::Autoencoder, "decoder.conv_in.conv.weight", |_| named("for video")),
@@ -210,7 +210,7 @@ fn t5(found: &Neighbours<'_>) -> Option<Family> {
     Some(if found.has(table) { Family::Umt5 { width } } else { Family::T5 { width } })
 }
 
-fn t5_of_ggml(found: &Neighbours<'_>) -> Option<Family> {
+fn t5_of_llama_cpp(found: &Neighbours<'_>) -> Option<Family> {
     let width = found.dim(1)?;
     let umt5 = found.has("enc.blk.1.attn_rel_b.weight");
     Some(if umt5 { Family::Umt5 { width } } else { Family::T5 { width } })

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use checkpoint::{Checkpoint, Metadata, Value};
+use checkpoint::{Checkpoint, EmbeddedTokenizer, TokenizerPiece};
 
 use super::charsmap::CharsMap;
 use super::clip_tokenizer::ClipTokenizer;
@@ -124,31 +124,26 @@ pub(crate) fn text_of(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The tokenizer that language model converters write into a file's metadata, if it is a unigram model.
+/// The tokenizer that a file brings with its metadata, if it is a unigram model.
 fn from_metadata(checkpoint: &Checkpoint, like_t5: bool) -> Result<Option<T5Tokenizer>> {
-    let metadata = checkpoint.metadata();
-    if metadata.str("tokenizer.ggml.model") != Some("t5") {
+    let Some(embedded) = checkpoint.metadata().tokenizer().filter(|it| it.model() == "t5") else {
         return Ok(None);
-    }
+    };
     let name = file_name(checkpoint);
     let (pieces, charsmap) =
-        read_pieces(metadata).map_err(|reason| Error::Tokenizer { tokenizer: name.clone(), reason })?;
+        read_pieces(&embedded).map_err(|reason| Error::Tokenizer { tokenizer: name.clone(), reason })?;
     T5Tokenizer::from_pieces(&name, pieces, charsmap, like_t5).map(Some)
 }
 
-fn read_pieces(metadata: &Metadata) -> Result<(Vec<Piece>, CharsMap), String> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let array = |name: &str| metadata.array(&key(name)).ok_or(format!("it has no {}", key(name)));
-    let (texts, scores, kinds) = (array("tokens")?, array("scores")?, array("token_type")?);
-    let mut pieces = Vec::new();
-    for ((text, score), kind) in texts.iter().zip(scores.iter()).zip(kinds.iter()) {
-        let Ok(Value::Str(text)) = text else { return Err(format!("{} are no texts", key("tokens"))) };
-        let Ok(Value::Float(score)) = score else { return Err(format!("{} are no floats", key("scores"))) };
-        let kind = kind.ok().and_then(Value::to_u64).ok_or(format!("{} is no number", key("token_type")))?;
-        pieces.push(Piece { text: text.to_owned(), score: score as f32, kind: PieceKind::numbered(kind)? });
-    }
-    let charsmap = match metadata.array(&key("precompiled_charsmap")) {
-        Some(bytes) => CharsMap::read(bytes.raw()).ok_or("its character map is damaged")?,
+fn read_pieces(embedded: &EmbeddedTokenizer<'_>) -> Result<(Vec<Piece>, CharsMap), String> {
+    let pieces = embedded.pieces().map_err(|error| error.to_string())?;
+    let piece = |piece: TokenizerPiece<'_>| -> Result<Piece, String> {
+        let kind = PieceKind::numbered(piece.kind)?;
+        Ok(Piece { text: piece.text.to_owned(), score: piece.score, kind })
+    };
+    let pieces = pieces.into_iter().map(piece).collect::<Result<Vec<Piece>, String>>()?;
+    let charsmap = match embedded.character_map() {
+        Some(bytes) => CharsMap::read(bytes).ok_or("its character map is damaged")?,
         None => CharsMap::default(),
     };
     Ok((pieces, charsmap))

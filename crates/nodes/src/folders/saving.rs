@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use disk::{Draft, Kept};
-use jiff::Zoned;
+use meta::Moment;
 
 use super::{Folders, Place, normalized};
 use crate::{Error, Result};
@@ -117,8 +117,8 @@ fn with_variables(prefix: &str, (width, height): (usize, usize)) -> String {
     if !prefix.contains('%') {
         return prefix.to_owned();
     }
-    let now = Zoned::now();
-    let two = |number: i8| format!("{number:02}");
+    let now = Moment::local_now();
+    let two = |number: u8| format!("{number:02}");
     let variables = [
         ("%width%", width.to_string()),
         ("%height%", height.to_string()),

@@ -1,12 +1,14 @@
 //! Latents in files, as ComfyUI writes them: safetensors with the values in the autoencoder's scale.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
-use checkpoint::Checkpoint;
+use checkpoint::{Checkpoint, NewTensor, SafetensorsHead};
 use graph::{
     Call, Catalogue, Failure, Given, Hidden, Input, Literal, NodeClass, Outcome, Schema, Validates, Verdict,
 };
+use meta::{DType, Shape};
 use sampling::Latent;
 
 use crate::folders::Place;
@@ -45,35 +47,21 @@ impl NodeClass for SaveLatent {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let latent = call.object::<LatentImage>("samples")?;
         let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, (0, 0))?;
-        let bytes = written(&latent.samples, &provenance(&self.0, call));
+        let bytes = written(&latent.samples, &provenance(&self.0, call))?;
         let name = place.save(0, "latent", &bytes)?;
         let items = Literal::List(vec![file_item(&name, &place.subfolder, Place::Output)]);
         Ok(Outcome::default().with_ui(graph::map([("latents", items)])))
     }
 }
 
-/// A latent as a file, with texts that say how it was made.
-fn written(latent: &Latent, text: &[(String, String)]) -> Vec<u8> {
-    let length = latent.values().len() * 4;
-    let tensor = |shape: &[usize], start: usize, end: usize| {
-        let shape = Literal::from(shape.to_vec());
-        let offsets = Literal::from(vec![start, end]);
-        Literal::Map(graph::map([("dtype", "F32".into()), ("shape", shape), ("data_offsets", offsets)]))
-    };
-    let mut header = graph::Map::new();
-    if !text.is_empty() {
-        let metadata = text.iter().map(|(key, value)| (key.clone(), Literal::from(value.as_str())));
-        header.insert("__metadata__".to_owned(), Literal::Map(graph::map(metadata)));
-    }
-    header.insert(VALUES.to_owned(), tensor(latent.shape(), 0, length));
-    header.insert(SCALE_MARK.to_owned(), tensor(&[0], length, length));
-    let mut header = crate::picture::python_json(&Literal::Map(header)).into_bytes();
-    // The values begin at a multiple of eight.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let mut out = (header.len() as u64).to_le_bytes().to_vec();
-    out.extend(header);
-    out.extend(latent.values().iter().flat_map(|value| value.to_le_bytes()));
-    out
+/// A latent as a file of that name, with texts that say how it was made.
+fn written(name: &str, latent: &Latent, texts: &[(String, String)]) -> Result<Vec<u8>> {
+    let tensor = |name: &str, shape: Shape| NewTensor { name: name.to_owned(), dtype: DType::F32, shape };
+    let shape = Shape::new(latent.shape()).map_err(|error| Error::Told(format!("{name}: {error}")))?;
+    let tensors = [tensor(VALUES, shape), tensor(SCALE_MARK, Shape::from([0]))];
+    let mut file = SafetensorsHead::new(Path::new(name), texts, &tensors)?.bytes().to_vec();
+    file.extend(latent.values().iter().flat_map(|value| value.to_le_bytes()));
+    Ok(file)
 }
 
 struct LoadLatent(Arc<Studio>);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
-use engine::{Event, JobEvent, Message as JobMessage, Progress};
+use engine::{Event, JobEvent, Message as JobMessage, Milestone, Progress};
 use graph::{Identity, Map, Picture};
 use serde_json::json;
 
@@ -14,6 +14,7 @@ use super::progress::{JobProgress, Tick};
 use super::roster::Roster;
 use super::{Audience, Command};
 use crate::stats::Stats;
+use crate::wire::message;
 
 /// What the thread knows.
 pub(super) struct Dispatcher {
@@ -69,7 +70,7 @@ impl Dispatcher {
 
     /// Sees to it that the job that is told of is the current one.
     fn enter(&mut self, prompt_id: &Arc<str>, client_id: Option<Arc<str>>, event: &JobEvent) {
-        let is_start = matches!(event, JobEvent::Message(message) if message.name == "execution_start");
+        let is_start = matches!(event, JobEvent::Message(message) if message.milestone == Milestone::Started);
         let is_other = self.job.as_ref().is_none_or(|(progress, _)| progress.prompt_id() != prompt_id);
         if is_start || is_other {
             self.tell_held(true);
@@ -80,7 +81,7 @@ impl Dispatcher {
 
     fn tell(&mut self, prompt_id: &str, event: JobEvent) {
         match event {
-            JobEvent::Message(message) => self.message(&message),
+            JobEvent::Message(message) => self.message(&message, prompt_id),
             JobEvent::Started(identity) => self.started(&identity, prompt_id),
             JobEvent::Progress(progress) => self.progress(progress, prompt_id),
             JobEvent::Text(identity, line) => {
@@ -88,9 +89,9 @@ impl Dispatcher {
             }
             JobEvent::Executed(identity, ui) => self.executed(&identity, ui.as_ref(), prompt_id),
             JobEvent::Finished(identity) => self.finished(&identity),
-            JobEvent::Blocked(data) => {
+            JobEvent::Blocked(why) => {
                 self.tell_held(false);
-                self.to_sender(|| frame::text("execution_error", &data));
+                self.to_sender(|| frame::text(message::ERROR, &message::failure(prompt_id, &why)));
             }
             JobEvent::Ended { .. } => {
                 self.tell_held(true);
@@ -102,14 +103,15 @@ impl Dispatcher {
     }
 
     /// One of the `execution_*` events. Everything before it must be told.
-    fn message(&mut self, message: &JobMessage) {
+    fn message(&mut self, told: &JobMessage, prompt_id: &str) {
         self.tell_held(true);
-        let to = match self.sender() {
-            None if message.name == "execution_interrupted" => Some(Audience::Everyone),
-            sender => sender,
+        let to = match (self.sender(), &told.milestone) {
+            (None, Milestone::Interrupted { .. }) => Some(Audience::Everyone),
+            (sender, _) => sender,
         };
         if let Some(to) = to {
-            self.roster.deliver(&to, frame::text(&message.name, &message.data));
+            let data = message::data(prompt_id, told);
+            self.roster.deliver(&to, frame::text(message::name(&told.milestone), &data));
         }
     }
 

@@ -20,7 +20,7 @@ use super::{ask, openapi};
 use crate::app::App;
 use crate::hub::Hub;
 use crate::plan::PlanQuestion;
-use crate::shapes::{DeviceShape, FolderShape, ModelShape};
+use crate::shapes::{DeviceShape, FolderShape, ModelShape, PlanShape, SnapshotShape};
 use crate::stats::{JOBS, JobStats, RunningJob, Totals};
 use crate::wire::query::Asked;
 use crate::wire::{body, reply};
@@ -83,21 +83,23 @@ async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<
             Ok(devices) => devices,
             Err(error) => return reply::failed(&error),
         };
-        let parts = [
-            serde_json::to_string(&devices),
-            serde_json::to_string(&model_shapes(engine)),
-            serde_json::to_string(&StatsShape::of(engine, &hub, jobs)),
-        ];
-        let [Ok(devices), Ok(models), Ok(stats)] = parts else {
-            return reply::failed(&"what is known cannot be written as JSON");
-        };
-        let snapshots = snapshot_lines(engine, after);
-        let body = format!(
-            "{{\"devices\":{devices},\"models\":{models},\"stats\":{stats},\"snapshots\":[{snapshots}]}}"
-        );
-        reply::json_bytes(StatusCode::OK, body)
+        reply::json(&NowShape {
+            devices,
+            models: model_shapes(engine),
+            stats: StatsShape::of(engine, &hub, jobs),
+            snapshots: snapshot_shapes(engine, after),
+        })
     })
     .await
+}
+
+/// Everything that changes.
+#[derive(Serialize)]
+struct NowShape {
+    devices: Vec<DeviceShape>,
+    models: Vec<ModelShape>,
+    stats: StatsShape,
+    snapshots: Vec<SnapshotShape>,
 }
 
 async fn devices(State(app): State<Arc<App>>) -> Result<Response, Response> {
@@ -186,18 +188,14 @@ async fn model_files(State(app): State<Arc<App>>) -> Result<Response, Response> 
 
 async fn snapshots(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
     let after = asked.whole("after")?;
-    ask(&app, move |engine| {
-        let lines = snapshot_lines(engine, after);
-        reply::json_bytes(StatusCode::OK, format!("{{\"snapshots\":[{lines}]}}"))
-    })
-    .await
+    ask(&app, move |engine| reply::json(&json!({ "snapshots": snapshot_shapes(engine, after) }))).await
 }
 
-/// The snapshots with higher numbers, as JSON with commas between them.
-fn snapshot_lines(engine: &Engine, after: Option<u64>) -> String {
+/// The snapshots with higher numbers.
+fn snapshot_shapes(engine: &Engine, after: Option<u64>) -> Vec<SnapshotShape> {
     let latest = engine.studio().residency.snapshots().latest();
     let wanted = latest.iter().filter(|snapshot| after.is_none_or(|after| snapshot.number > after));
-    wanted.map(residency::Snapshot::to_json_line).collect::<Vec<_>>().join(",")
+    wanted.map(SnapshotShape::of).collect()
 }
 
 async fn plan(
@@ -220,7 +218,7 @@ async fn plan(
             return reply::error(StatusCode::NOT_FOUND, &text);
         };
         match question.answer(studio, &file) {
-            Ok(plan) => reply::json(&plan),
+            Ok(plan) => reply::json(&PlanShape::of(&plan)),
             Err(fault) => reply::json_with(fault_status, &fault.shape(&studio.devices)),
         }
     })

@@ -1,12 +1,12 @@
 //! Jobs as clients see them: in the queue, in the history and in the list of jobs.
 
-use engine::{HistoryEntry, Job, JobPage, JobRecord, JobStatus};
+use engine::{HistoryEntry, Job, JobPage, JobRecord, JobStatus, Message, Milestone};
 use graph::{Literal, Map, NodeId};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use super::number;
+use super::{message, number};
 
 /// `[number, id, prompt, extra_data, outputs]`. Secrets are kept apart from `extra_data` and never shown.
 pub(crate) fn item(job: &Job) -> Value {
@@ -32,17 +32,23 @@ pub(crate) fn history_entry(entry: &HistoryEntry) -> Value {
         "prompt": item(&entry.job),
         "outputs": by_node(&entry.outputs),
         "status": status(entry),
-        "meta": by_node(&entry.meta),
+        "meta": identities(entry),
     })
 }
 
 fn status(entry: &HistoryEntry) -> Value {
-    let messages = entry.messages.iter().map(|message| json!([message.name, message.data]));
+    let id = &entry.job.prompt_id;
+    let told = |told: &Message| json!([message::name(&told.milestone), message::data(id, told)]);
     json!({
         "status_str": if entry.succeeded { "success" } else { "error" },
         "completed": entry.succeeded,
-        "messages": messages.collect::<Vec<_>>(),
+        "messages": entry.messages.iter().map(told).collect::<Vec<_>>(),
     })
+}
+
+fn identities(entry: &HistoryEntry) -> Value {
+    let shown = entry.identities.iter().map(|(id, who)| (id.to_string(), message::identity(who)));
+    Value::Object(shown.collect())
 }
 
 fn by_node<'a>(maps: impl IntoIterator<Item = (&'a NodeId, &'a Map)>) -> Value {
@@ -111,17 +117,17 @@ pub(crate) fn listed(record: &JobRecord) -> Value {
 }
 
 fn add_end(shown: &mut Value, entry: &HistoryEntry) {
-    let timestamp = |name: &str| entry.message(name).and_then(|data| data.get("timestamp")).cloned();
-    let end =
-        ["execution_success", "execution_error", "execution_interrupted"].into_iter().find_map(timestamp);
-    for (key, value) in [("execution_start_time", timestamp("execution_start")), ("execution_end_time", end)]
-    {
-        if let Some(value) = value {
-            shown[key] = json!(value);
+    let times = [
+        ("execution_start_time", entry.began_ms()),
+        ("execution_end_time", entry.end().map(|end| end.at_ms)),
+    ];
+    for (key, time) in times {
+        if let Some(time) = time {
+            shown[key] = json!(time);
         }
     }
-    if let Some(error) = entry.message("execution_error") {
-        shown["execution_error"] = json!(error);
+    if let Some(end) = entry.end().filter(|end| matches!(end.milestone, Milestone::Failed(_))) {
+        shown[message::ERROR] = message::data(&entry.job.prompt_id, end);
     }
     let summary = OutputSummary::of(entry);
     shown["outputs_count"] = json!(summary.count);

@@ -1,6 +1,6 @@
 //! What is wrong with a prompt, as clients know it: `error` and `node_errors`.
 
-use graph::{ErrorDetail, Map, NodeErrors, Rejected};
+use graph::{ErrorDetail, Fact, Facts, NodeErrors, Rejected};
 use serde_json::{Value, json};
 
 /// `{type, message, details, extra_info}`.
@@ -9,8 +9,30 @@ pub(crate) fn detail(error: &ErrorDetail) -> Value {
         "type": error.kind,
         "message": error.message,
         "details": error.details,
-        "extra_info": error.extra_info,
+        "extra_info": facts(&error.facts),
     })
+}
+
+fn facts(facts: &Facts) -> Value {
+    Value::Object(facts.iter().map(|(fact, value)| (key(*fact).to_owned(), json!(value))).collect())
+}
+
+/// What clients know a fact by.
+fn key(fact: Fact) -> &'static str {
+    match fact {
+        Fact::InputName => "input_name",
+        Fact::InputConfig => "input_config",
+        Fact::ReceivedValue => "received_value",
+        Fact::ReceivedType => "received_type",
+        Fact::LinkedNode => "linked_node",
+        Fact::ExceptionMessage => "exception_message",
+        Fact::ExceptionType => "exception_type",
+        Fact::Traceback => "traceback",
+        Fact::NodeId => "node_id",
+        Fact::ClassType => "class_type",
+        Fact::NodeTitle => "node_title",
+        Fact::CycleNodes => "cycle_nodes",
+    }
 }
 
 /// `{id: {errors, dependent_outputs, class_type}}`.
@@ -37,7 +59,7 @@ pub(crate) fn unreadable(kind: &str, message: &str) -> Value {
         kind: kind.to_owned(),
         message: message.to_owned(),
         details: message.to_owned(),
-        extra_info: Map::new(),
+        facts: Facts::new(),
     };
     json!({ "error": detail(&error), "node_errors": {} })
 }
@@ -54,7 +76,7 @@ mod tests {
             kind: "value_not_in_list".to_owned(),
             message: "m".to_owned(),
             details: "d".to_owned(),
-            extra_info: graph::map([("input_name", Literal::from("seed"))]),
+            facts: [(Fact::InputName, Literal::from("seed"))].into_iter().collect(),
         };
         let problems = NodeProblems {
             errors: vec![error.clone()],

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use meta::ByteSize;
+use meta::{ByteSize, Moment};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -137,7 +137,7 @@ impl Report {
         let description = machine.cpu().description();
         Report {
             version: env!("CARGO_PKG_VERSION"),
-            date: date(SystemTime::now()),
+            date: Moment::utc(SystemTime::now()).date(),
             device: description.id.to_string(),
             device_name: description.name.clone(),
             detail: description.detail.clone(),
@@ -195,35 +195,9 @@ impl Summary {
     }
 }
 
-/// The day of a time, `2026-11-15`.
-pub(in crate::bench) fn date(time: SystemTime) -> String {
-    let days = (time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400) as i64;
-    // The year starts in March here, so that the leap day is its last.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let march = (5 * day + 2) / 153;
-    let month = if march < 10 { march + 3 } else { march - 9 };
-    format!(
-        "{:04}-{month:02}-{:02}",
-        year + era * 400 + i64::from(month <= 2),
-        day - (153 * march + 2) / 5 + 1
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn days_are_named() {
-        let at = |seconds: u64| date(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01");
-        assert_eq!(at(951_782_400), "2000-02-29");
-        assert_eq!(at(1_798_761_599), "2026-12-31");
-    }
 
     #[test]
     fn a_side_is_summed_up_and_compared() {

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one job may take.
 const LONGEST_JOB: Duration = Duration::from_secs(240);
 /// How long is waited between two questions whether a job has ended.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// A running server and the folder that it works in.
 pub(super) struct Client<'a> {

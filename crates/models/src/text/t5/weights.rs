@@ -33,7 +33,7 @@ const MLP_NORM: Name = ("1.layer_norm", "ffn_norm");
 /// The name of a layer's tensor in a layout.
 fn named(layout: Layout, layer: usize, (ours, theirs): Name) -> String {
     match layout {
-        Layout::Ggml => format!("enc.blk.{layer}.{theirs}.weight"),
+        Layout::LlamaCpp => format!("enc.blk.{layer}.{theirs}.weight"),
         _ => format!("encoder.block.{layer}.layer.{ours}.weight"),
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &T5Config, layout: Layout) -
     for i in 0..config.layers {
         builder = builder.block(format!("block.{i}"), false, layer(claims, config, layout, i)?);
     }
-    let last = if layout == Layout::Ggml { "enc.output_norm.weight" } else { LAST_NORM };
+    let last = if layout == Layout::LlamaCpp { "enc.output_norm.weight" } else { LAST_NORM };
     let last = WeightSpec { name: LAST_NORM.to_owned(), ..claims.weight(last, &[config.width])? };
     Ok(builder.block("head", true, vec![last]).finish()?)
 }

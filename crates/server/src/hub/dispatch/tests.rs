@@ -2,8 +2,6 @@
 
 use std::sync::mpsc;
 
-use graph::Literal;
-
 use super::super::client::Client;
 use super::*;
 
@@ -25,9 +23,12 @@ impl Desk {
     }
 }
 
-fn message(name: &str) -> JobEvent {
-    let data = Literal::Map(graph::map([("prompt_id", Literal::from("p"))]));
-    JobEvent::Message(JobMessage { name: name.to_owned(), data })
+fn message(milestone: Milestone) -> JobEvent {
+    JobEvent::Message(JobMessage { at_ms: 1, milestone })
+}
+
+fn interrupted() -> Milestone {
+    Milestone::Interrupted { node: "1".into(), class: "C".to_owned(), executed: Vec::new() }
 }
 
 fn identity(node: &str) -> Arc<Identity> {
@@ -75,13 +76,13 @@ fn frames(client: &Client) -> Vec<(String, serde_json::Value)> {
 fn a_job_is_told_to_its_sender_in_order() {
     let mut desk = Desk::new();
     let (sender, other) = (desk.roster.connect(Some("a".to_owned())), desk.roster.connect(None));
-    desk.tell(Some("a"), message("execution_start"));
-    desk.tell(Some("a"), message("execution_cached"));
+    desk.tell(Some("a"), message(Milestone::Started));
+    desk.tell(Some("a"), message(Milestone::Cached(Vec::new())));
     desk.tell(Some("a"), JobEvent::Started(identity("1")));
     desk.tell(Some("a"), tick("1", 1.0, false));
     desk.tell(Some("a"), JobEvent::Executed(identity("1"), None));
     desk.tell(Some("a"), JobEvent::Finished(identity("1")));
-    desk.tell(Some("a"), message("execution_success"));
+    desk.tell(Some("a"), message(Milestone::Succeeded));
     desk.dispatcher.obey(Command::Event(Instant::now(), Event::Queue { remaining: 0 }, None));
     desk.tell(Some("a"), JobEvent::Ended { last: None });
     let told = [
@@ -105,11 +106,11 @@ fn a_job_is_told_to_its_sender_in_order() {
 fn a_job_of_nobody_shows_its_progress_to_everybody() {
     let mut desk = Desk::new();
     let clients = [desk.roster.connect(None), desk.roster.connect(None)];
-    desk.tell(None, message("execution_start"));
+    desk.tell(None, message(Milestone::Started));
     desk.tell(None, JobEvent::Started(identity("1")));
     desk.tell(None, tick("1", 1.0, false));
     desk.tell(None, JobEvent::Text(identity("1"), "so far".to_owned()));
-    desk.tell(None, message("execution_interrupted"));
+    desk.tell(None, message(interrupted()));
     desk.tell(None, JobEvent::Ended { last: None });
     for client in clients {
         let told = ["progress_state", "progress_state", "progress", "#3", "execution_interrupted"];
@@ -169,7 +170,7 @@ fn a_large_job_is_told_in_little() {
         desk.tell(Some("a"), JobEvent::Started(identity(&node.to_string())));
         desk.tell(Some("a"), JobEvent::Finished(identity(&node.to_string())));
     }
-    desk.tell(Some("a"), message("execution_success"));
+    desk.tell(Some("a"), message(Milestone::Succeeded));
     let told = frames(&client);
     assert_eq!(told.iter().filter(|(kind, _)| kind == "executing").count(), 2000, "none of these is lost");
     let last = told.iter().rfind(|(kind, _)| kind == "progress_state").unwrap();

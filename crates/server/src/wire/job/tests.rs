@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::Message;
+use engine::{JobFailure, NodeIdentity};
 use graph::{Prompt, PromptNode, map};
 
 use super::*;
@@ -29,19 +29,30 @@ fn literal(json: &str) -> Literal {
     serde_json::from_str(json).unwrap()
 }
 
-fn entry(outputs: &str, last: &str) -> HistoryEntry {
+fn failed() -> Milestone {
+    Milestone::Failed(Box::new(JobFailure {
+        node: "3".into(),
+        class: "KSampler".to_owned(),
+        kind: "ValueError".to_owned(),
+        message: "no".to_owned(),
+        executed: Vec::new(),
+        trace: Vec::new(),
+        inputs: Map::new(),
+        outputs: Vec::new(),
+    }))
+}
+
+fn entry(outputs: &str, last: Milestone) -> HistoryEntry {
     let outputs = literal(outputs);
     let outputs = outputs.as_map().unwrap().iter();
-    let message = |name: &str, data: &str| Message { name: name.to_owned(), data: literal(data) };
+    let message = |at_ms, milestone| Message { at_ms, milestone };
+    let who = |id: &str| NodeIdentity { node: id.into(), display: id.into(), parent: None, real: id.into() };
     HistoryEntry {
         job: job(),
         outputs: outputs.map(|(id, shown)| (id.as_str().into(), shown.as_map().unwrap().clone())).collect(),
-        meta: [("3".into(), map([("node_id", Literal::from("3"))]))].into_iter().collect(),
-        succeeded: last == "execution_success",
-        messages: vec![
-            message("execution_start", r#"{"prompt_id":"p","timestamp":10}"#),
-            message(last, r#"{"prompt_id":"p","timestamp":25}"#),
-        ],
+        identities: [("3".into(), who("3"))].into_iter().collect(),
+        succeeded: last == Milestone::Succeeded,
+        messages: vec![message(10, Milestone::Started), message(25, last)],
     }
 }
 
@@ -62,7 +73,7 @@ fn an_item_has_five_parts_and_no_secrets() {
 
 #[test]
 fn the_history_has_status_and_messages() {
-    let entries = [entry(r#"{"3":{"images":[]}}"#, "execution_success")];
+    let entries = [entry(r#"{"3":{"images":[]}}"#, Milestone::Succeeded)];
     let shown = serde_json::to_value(History(&entries)).unwrap();
     assert_eq!(shown["p"]["status"]["status_str"], "success");
     assert_eq!(shown["p"]["status"]["completed"], true);
@@ -90,7 +101,7 @@ fn what_was_saved_stands_for_a_job() {
         "2": {"latents": [{"filename": "x.latent", "type": "output"}]},
         "3": {"images": [{"filename": "a.png", "subfolder": "", "type": "output"}, {"filename": "b.png", "type": "output"}]}
     }"#;
-    let shown = listed(&record(entry(outputs, "execution_success"), JobStatus::Completed));
+    let shown = listed(&record(entry(outputs, Milestone::Succeeded), JobStatus::Completed));
     assert_eq!(shown["outputs_count"], 4);
     assert_eq!(shown["previewable_outputs_count"], 3);
     assert_eq!(
@@ -108,7 +119,7 @@ fn files_are_known_by_format_and_ending() {
         (r#"{"1":{"result":[{"filename":"A.GLB"}]}}"#, 1),
         (r#"{"1":{"result":[{"filename":"a.txt"}, "text", 7], "n": 3}}"#, 0),
     ] {
-        let shown = listed(&record(entry(outputs, "execution_success"), JobStatus::Completed));
+        let shown = listed(&record(entry(outputs, Milestone::Succeeded), JobStatus::Completed));
         assert_eq!(shown["previewable_outputs_count"], expected, "{outputs}");
         assert_eq!(shown.get("preview_output").is_some(), expected == 1);
     }
@@ -116,10 +127,13 @@ fn files_are_known_by_format_and_ending() {
 
 #[test]
 fn an_ended_job_says_how() {
-    let failed = listed(&record(entry("{}", "execution_error"), JobStatus::Failed));
+    let failed = listed(&record(entry("{}", failed()), JobStatus::Failed));
     assert_eq!(failed["execution_error"]["timestamp"], 25);
+    assert_eq!(failed["execution_error"]["exception_message"], "no\n");
     assert_eq!(failed["status"], "failed");
-    let cancelled = listed(&record(entry("{}", "execution_interrupted"), JobStatus::Cancelled));
+    let interrupted =
+        Milestone::Interrupted { node: "3".into(), class: "KSampler".to_owned(), executed: Vec::new() };
+    let cancelled = listed(&record(entry("{}", interrupted), JobStatus::Cancelled));
     assert_eq!(cancelled["status"], "cancelled");
     assert_eq!(cancelled["execution_end_time"], 25);
     assert!(cancelled.get("execution_error").is_none());
@@ -127,7 +141,7 @@ fn an_ended_job_says_how() {
 
 #[test]
 fn a_page_says_whether_there_is_more() {
-    let jobs = vec![record(entry("{}", "execution_success"), JobStatus::Completed)];
+    let jobs = vec![record(entry("{}", Milestone::Succeeded), JobStatus::Completed)];
     let shown = page(&JobPage { jobs, total: 3 }, 1, Some(1));
     assert_eq!(shown["pagination"].to_string(), r#"{"offset":1,"limit":1,"total":3,"has_more":true}"#);
     let all = page(&JobPage::default(), 0, None);
