@@ -94,7 +94,7 @@ pub(crate) enum Command {
         gantry plan flux1-dev.safetensors --alloc 'cuda:0,8gb;cpu,*'\n  \
         gantry plan flux1-dev.safetensors --virtual-vram-gb 12 --donor cpu --json")]
     Plan(PlanArgs),
-    /// Check every operation on every device against the CPU, and the CPU against plain loops
+    /// Check every operation on every kind of device against the CPU, and the CPU against plain loops
     #[command(
         after_help = "Examples:\n  gantry selftest\n  gantry selftest --device cuda:0 --only attention --all"
     )]

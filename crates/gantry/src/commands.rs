@@ -47,6 +47,10 @@ fn run_selftest(machine: &Machine, args: &SelftestArgs) -> Result<ExitCode> {
     };
     let report = selftest::run(machine.cpu(), &devices, &args.only)?;
     anyhow::ensure!(
+        !report.is_simulation(),
+        "a simulated device computes with the CPU's kernels, so there is nothing to compare; test --device cpu"
+    );
+    anyhow::ensure!(
         !report.is_empty(),
         "--only {}: no case has that in its name; `gantry selftest --all` shows all names",
         args.only

@@ -1,5 +1,5 @@
-//! `gantry selftest`: every operation on every device against the CPU, and the CPU against plain loops
-//! in f64.
+//! `gantry selftest`: every operation on every kind of device against the CPU, and the CPU against plain loops
+//! in f64. A simulated device computes with the CPU's own kernels, so it proves nothing and is only listed.
 
 mod case;
 mod elementwise;
@@ -33,10 +33,12 @@ fn cases() -> Vec<Case> {
     [products::cases(), images::cases(), norms::cases(), elementwise::cases(), layout::cases()].concat()
 }
 
-/// Runs the cases whose name contains `filter` on the devices, for each type of activation they have.
+/// Runs the cases whose name contains `filter` on the devices that are no simulation, for each type of activation they
+/// have.
 pub(crate) fn run(cpu: &Device, devices: &[Device], filter: &str) -> Result<Report> {
     let reference = Lane::new(cpu, DType::F32)?;
     let mut report = Report::new(devices);
+    let devices: Vec<&Device> = devices.iter().filter(|device| !device.description().simulated).collect();
     for case in cases().iter().filter(|case| case.name().contains(filter)) {
         let types: Vec<DType> = devices.iter().flat_map(|d| d.description().activations).copied().collect();
         for dtype in [DType::F32, DType::BF16, DType::F16].into_iter().filter(|d| types.contains(d)) {
@@ -100,11 +102,26 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_and_a_simulated_device_pass() {
+    fn the_cpu_passes_against_plain_loops() {
         let machine = crate::machine::Machine::for_tests();
         let devices: Vec<Device> = machine.registry().iter().cloned().collect();
         let report = run(machine.cpu(), &devices, "").unwrap();
         assert!(report.outcomes().len() > 200, "{} cases", report.outcomes().len());
         assert!(report.passed(), "{}", report.failures());
+    }
+
+    #[test]
+    fn a_simulation_is_listed_and_is_no_evidence() {
+        let machine = crate::machine::Machine::for_tests();
+        let devices: Vec<Device> = machine.registry().iter().cloned().collect();
+        let report = run(machine.cpu(), &devices, "softmax").unwrap();
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["devices"].as_array().unwrap().len(), 3);
+        assert!(json["outcomes"].as_array().unwrap().iter().all(|it| it["device"] == "cpu"), "{json:#}");
+        assert!(json["outcomes"].as_array().unwrap().iter().all(|it| it["against"] == "f64 loops"));
+        let summary = report.summary();
+        assert!(summary.ends_with("on 1 device(s); simulated, so not compared: sim:0, sim:1"), "{summary}");
+        let only = run(machine.cpu(), &devices[1..], "softmax").unwrap();
+        assert!(only.is_empty() && !only.passed());
     }
 }

@@ -86,7 +86,6 @@ impl Report {
         self.outcomes.extend(outcomes);
     }
 
-    /// Whether there were cases and all passed.
     /// Whether no case ran.
     pub(crate) fn is_empty(&self) -> bool {
         self.outcomes.is_empty()
@@ -154,7 +153,23 @@ impl Report {
     /// How many of how many passed.
     pub(crate) fn summary(&self) -> String {
         let passed = self.outcomes.iter().filter(|o| o.passed).count();
-        format!("{passed} of {} cases passed on {} device(s)", self.outcomes.len(), self.devices.len())
+        let simulated: Vec<&str> = self.simulated().collect();
+        let tested = self.devices.len() - simulated.len();
+        let mut text = format!("{passed} of {} cases passed on {tested} device(s)", self.outcomes.len());
+        if !simulated.is_empty() {
+            text.push_str(&format!("; simulated, so not compared: {}", simulated.join(", ")));
+        }
+        text
+    }
+
+    /// The devices that compute with another's kernels.
+    fn simulated(&self) -> impl Iterator<Item = &str> {
+        self.devices.iter().filter(|device| device.simulated).map(|device| device.id.as_str())
+    }
+
+    /// Whether there is nothing but simulations, which prove nothing.
+    pub(crate) fn is_simulation(&self) -> bool {
+        self.simulated().count() == self.devices.len()
     }
 }
 

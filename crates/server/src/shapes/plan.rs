@@ -181,9 +181,9 @@ mod tests {
         assert_eq!(keys(&shape["ring"]), "slots slot_bytes");
         assert_eq!(
             keys(&shape["devices"][0]),
-            "device weight_bytes ring_bytes working_bytes available_bytes"
+            "device weight_bytes asked_bytes ring_bytes working_bytes available_bytes"
         );
-        assert_eq!(keys(&shape["prediction"]), "seconds_per_step compute_s hop_s stall_s copy_s blocks");
+        assert_eq!(keys(&shape["prediction"]), "known seconds_per_step compute_s hop_s stall_s copy_s blocks");
         assert_eq!(keys(&shape["prediction"]["blocks"][0]), "compute_s hop_s copy_s stall_s");
         assert_eq!((&shape["compute"], &shape["order"]), (&"sim:0".into(), &"interleaved".into()));
         assert_eq!(
