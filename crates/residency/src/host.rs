@@ -7,7 +7,6 @@ use std::sync::Arc;
 use checkpoint::EntryBytes;
 use device::{Buffer, Device, Reservation, Result, SharedBytes, Span, Stream};
 
-use crate::cast;
 use crate::layout::BlockLayout;
 use crate::manifest::WeightSpec;
 use crate::needs::HostSource;
