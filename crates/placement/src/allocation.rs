@@ -85,8 +85,7 @@ impl<T: Copy> Amount<T> {
 }
 
 /// Which blocks a device gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Streamed blocks are spread between resident ones, so that copies hide behind computing.
     #[default]

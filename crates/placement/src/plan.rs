@@ -1,18 +1,16 @@
 //! What was decided: per block a home, where it runs, resident or streamed; per device the bytes.
 
 use meta::DeviceId;
-use serde::{Serialize, Serializer};
 
 use crate::allocation::{Allocation, Amount, Amounts, Entry, Order};
 use crate::predictor::Prediction;
 
 /// Where every block of a model goes, what that takes of every device, and how long a step will be.
 ///
-/// It prints as a table and serialises as JSON.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// It prints as a table.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Where the model computes.
-    #[serde(serialize_with = "as_text")]
     pub compute: DeviceId,
     /// Which blocks went where.
     pub order: Order,
@@ -27,30 +25,26 @@ pub struct Plan {
     /// What differs from what was asked, and why.
     pub notes: Vec<String>,
     /// The devices in the order in which the user wrote them, which is what a contiguous order means.
-    #[serde(skip)]
     pub(crate) written: Vec<DeviceId>,
 }
 
 /// One block's place.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BlockPlan {
     /// Its name.
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
     /// Where its weights live.
-    #[serde(serialize_with = "as_text")]
     pub home: DeviceId,
     /// Where it computes.
-    #[serde(serialize_with = "as_text")]
     pub runs_on: DeviceId,
     /// Whether its weights travel.
     pub mode: BlockMode,
 }
 
 /// Whether a block's weights travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockMode {
     /// The weights live where the block runs.
     Resident,
@@ -69,7 +63,7 @@ impl BlockMode {
 }
 
 /// The slots through which streamed blocks pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// How many.
     pub slots: usize,
@@ -85,10 +79,9 @@ impl Ring {
 }
 
 /// What a plan takes of one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
     /// Which device.
-    #[serde(serialize_with = "as_text")]
     pub device: DeviceId,
     /// The weights whose home it is.
     pub weight_bytes: u64,
@@ -148,9 +141,4 @@ impl Plan {
         let amounts = Amounts::Bytes(devices.into_iter().map(entry).collect());
         Allocation { amounts, order, remote: None, compute: None }
     }
-}
-
-/// Devices serialise as the text that people write.
-fn as_text<S: Serializer>(device: &DeviceId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(device)
 }

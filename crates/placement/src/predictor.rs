@@ -1,7 +1,6 @@
 //! Predicts the seconds of one step by playing the pipeline: one copy stream that runs ahead in order of
 //! use and over step boundaries, a ring of slots, and computing that waits for its weights.
 
-use serde::Serialize;
 
 /// What one block does in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,7 +14,7 @@ pub struct StepBlock {
 }
 
 /// The predicted seconds of one step, once the pipeline has settled.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Whether the speeds it comes from were measured; if not, its numbers are for comparing plans and not for people.
     pub known: bool,
@@ -41,7 +40,7 @@ impl Prediction {
 }
 
 /// The predicted seconds of one block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockTime {
     /// Computing.
     pub compute_s: f64,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use nodes::studio::{PlanQuestion, SaidPlacing, Settings, Studio};
 use placement::Plan;
+use server::shapes::PlanShape;
 
 use super::{print, print_json};
 use crate::cli::{PlanArgs, PlanPart};
@@ -25,7 +26,7 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
             .with_context(|| format!("writing {}", path.display()))?;
     }
     if args.output.json {
-        print_json(&plan)?;
+        print_json(&PlanShape::of(&plan))?;
     } else {
         print(&format!("{plan}\n"))?;
     }

@@ -47,7 +47,7 @@ impl NodeClass for SaveLatent {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let latent = call.object::<LatentImage>("samples")?;
         let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, (0, 0))?;
-        let bytes = written(&latent.samples, &provenance(&self.0, call))?;
+        let bytes = written("latent", &latent.samples, &provenance(&self.0, call))?;
         let name = place.save(0, "latent", &bytes)?;
         let items = Literal::List(vec![file_item(&name, &place.subfolder, Place::Output)]);
         Ok(Outcome::default().with_ui(graph::map([("latents", items)])))

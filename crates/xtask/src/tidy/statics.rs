@@ -10,19 +10,17 @@ use crate::workspace::Workspace;
 /// Types whose value changes behind a shared reference.
 const MUTABLE: &[&str] = &["Mutex", "RwLock", "RefCell", "Cell", "UnsafeCell"];
 
-/// A static that may change, by the file it is in and its name, and why there is no other way.
+/// A static that may change, by the file it is in and its name.
 struct Exception {
     file: &'static str,
     name: &'static str,
-    why: &'static str,
 }
 
 /// docs/ARCHITECTURE.md names these, too.
-const EXCEPTIONS: &[Exception] = &[Exception {
-    file: "crates/checkpoint/src/damage.rs",
-    name: "PLACES",
-    why: "a signal handler, which mends mapped files that lose their pages, reaches nothing but statics",
-}];
+const EXCEPTIONS: &[Exception] = &[
+    // A signal handler, which mends mapped files that lose their pages, reaches nothing but statics.
+    Exception { file: "crates/checkpoint/src/damage.rs", name: "PLACES" },
+];
 
 /// Finds statics that can change after they were set, outside tests and tools.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {

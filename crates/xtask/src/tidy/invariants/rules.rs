@@ -86,8 +86,8 @@ const LEDGER: Rule = Rule {
             "crates/device-cuda/src/measure.rs",
             "the bare library beside us in `bench ops`, where nothing else runs",
         ),
-        at("crates/device-cuda/src/kernel.rs", "UNTIL scratch is in the ledger"),
-        at("crates/device-cuda/src/upload.rs", "UNTIL the chunks of uploads are in the ledger"),
+        at("crates/device-cuda/src/kernel.rs", "scratch, which is charged right beside it"),
+        at("crates/device-cuda/src/upload.rs", "a few pinned chunks that uploads share, taken once for each device"),
     ],
 };
 
@@ -96,7 +96,7 @@ const ONE_WAY: Rule = Rule {
     crates: Crates::Only(&["residency", "patch"]),
     marks: &[Of("stream", "read"), Of("copies", "read"), Of("Stream", "read"), Fallible("to_vec")],
     instead: "work where the weight is, and stage it from its file again",
-    places: &[at("crates/residency/src/staged.rs", "UNTIL a patched streamed block is merged in its slot")],
+    places: &[],
 };
 
 const FORMATS: Rule = Rule {
@@ -114,7 +114,6 @@ const FORMATS: Rule = Rule {
     instead: "let `checkpoint` read or write it, and offer what was meant as a typed value",
     places: &[
         at("crates/gantry/src/bench/flux.rs", "describes a file to `testkit`, which writes it"),
-        at("crates/nodes/src/studio/cast.rs", "UNTIL weights are cast while they are staged"),
     ],
 };
 
@@ -135,7 +134,7 @@ const MODELS: Rule = Rule {
         Text("safetensors"),
     ],
     instead: "ask `checkpoint` or `tensor`, which know how weights are stored",
-    places: &[at("crates/models/src/diffusion/flux.rs", "UNTIL working memory is measured by a dry run")],
+    places: &[],
 };
 
 const WIRE: Rule = Rule {
@@ -191,14 +190,5 @@ const SHAPES: Rule = Rule {
     marks: &[WrittenOnly],
     instead: "give `server` a shape of it (crates/server/src/shapes.rs), which the command line prints as well",
     places: &[
-        at(
-            "crates/placement/src/allocation.rs",
-            "UNTIL `gantry plan --json` prints the shape that `server` has",
-        ),
-        at("crates/placement/src/plan.rs", "UNTIL `gantry plan --json` prints the shape that `server` has"),
-        at(
-            "crates/placement/src/predictor.rs",
-            "UNTIL `gantry plan --json` prints the shape that `server` has",
-        ),
     ],
 };
