@@ -224,7 +224,9 @@ fn page(results: &Path) -> Result<String> {
         "# Benchmarks\n\n\
          Written by `cargo xtask bench-report` from the files in `docs/results`, which `gantry bench … --json` printed\n\
          on the machines named below. Do not edit it.\n\n\
-         The bound of a step is the longer of the resident step and the streamed bytes over the measured link.\n\
+         The bound of a resident step is the floor: its matrix products and attention alone, as fast as the card does large\n\
+         ones in the same run. The bound of any other is the longer of the resident step and the streamed bytes over the\n\
+         measured link.\n\
          Predicted and peak are shares of measured and planned. \"Same bits\" compares with the resident result.\n",
     );
     for name in ["flux-h200", "flux-split-h200"] {

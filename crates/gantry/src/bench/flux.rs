@@ -2,6 +2,7 @@
 //! offloaded, and a cut of it against the CPU; and the autoencoder that decodes what it makes.
 
 mod decoding;
+mod floor;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ use crate::machine::Machine;
 use crate::planning::plan_file;
 use crate::profile::{self, ModelProfile};
 use crate::table::Table;
+use floor::Floor;
 
 /// One double and one single block at FLUX's full width; the whole model repeats them.
 const ONE_BLOCK_EACH: &str = include_str!("../../../testkit/data/manifests/flux_dev_d1s1.json");
@@ -65,6 +67,8 @@ struct FormatReport {
     model_bytes: u64,
     /// Error of one evaluation of the cut of one block each, against the CPU in f32.
     cut_relative_error: f64,
+    /// No resident step can be shorter: products and attention alone, as fast as the device does large ones.
+    floor: Floor,
     rows: Vec<Row>,
 }
 
@@ -78,7 +82,7 @@ struct Row {
     /// The first step, which still waits for what loading left to do.
     first_step_s: f64,
     step_s: f64,
-    /// The longer of the resident step and the streamed bytes over the link.
+    /// The floor where everything is resident; else the longer of the resident step and the streamed bytes over the link.
     bound_s: f64,
     over_bound: f64,
     predicted_s: f64,
@@ -128,7 +132,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             peer,
             profiles: args.profile.as_deref().map(|folder| (folder, format)),
         };
-        let rows = bench.rows()?;
+        let floor = Floor::of(device, machine.cpu(), &path, (PIXELS, TEXT))?;
+        let rows = bench.rows(&floor)?;
         let checkpoint = Checkpoint::open(&path)?;
         report.parameters = checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum();
         let model_bytes = checkpoint.tensor_bytes();
@@ -136,6 +141,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             format: format.to_owned(),
             model_bytes,
             cut_relative_error,
+            floor,
             rows,
         });
     }
@@ -312,13 +318,13 @@ impl Bench<'_> {
     }
 
     /// Nothing, half and all of the model offloaded.
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self, floor: &Floor) -> Result<Vec<Row>> {
         let resident = self.measure("")?;
-        let mut rows = vec![self.row(("", 0), &resident, &resident)];
+        let mut rows = vec![self.row(("", 0), &resident, &resident, floor)];
         for percent in [50, 100] {
             let text = format!("{},{}%;cpu,{percent}%", self.compute, 100 - percent);
             let measured = self.measure(&text)?;
-            rows.push(self.row((&text, percent), &measured, &resident));
+            rows.push(self.row((&text, percent), &measured, &resident, floor));
         }
         if let Some((second, _)) = self.peer {
             let first = self.compute;
@@ -326,7 +332,7 @@ impl Bench<'_> {
             let thirds = format!("{first},34%;{second},33%;cpu,33%");
             for (text, percent) in [(half, 0), (thirds, 33)] {
                 let measured = self.measure(&text)?;
-                rows.push(self.row((&text, percent), &measured, &resident));
+                rows.push(self.row((&text, percent), &measured, &resident, floor));
             }
         }
         Ok(rows)
@@ -383,9 +389,14 @@ impl Bench<'_> {
         (allocation, offload_percent): (&str, u32),
         measured: &Measured,
         resident: &Measured,
+        floor: &Floor,
     ) -> Row {
         let streamed_bytes = measured.plan.streamed_bytes();
-        let bound_s = resident.step_s.max(streamed_bytes as f64 / self.link);
+        let is_resident = std::ptr::eq(measured, resident);
+        let bound_s = match is_resident {
+            true => floor.seconds,
+            false => resident.step_s.max(streamed_bytes as f64 / self.link),
+        };
         Row {
             allocation: allocation.to_owned(),
             offload_percent,
@@ -395,12 +406,7 @@ impl Bench<'_> {
             step_s: measured.step_s,
             bound_s,
             over_bound: measured.step_s / bound_s,
-            // The resident step is what the prediction of the others starts from.
-            predicted_s: if allocation.is_empty() {
-                resident.step_s
-            } else {
-                measured.plan.prediction.seconds_per_step
-            },
+            predicted_s: measured.plan.prediction.seconds_per_step,
             peak_bytes: measured.peak_bytes,
             planned_bytes: measured.plan.device(self.compute).map_or(0, placement::DeviceUse::total_bytes),
             identical: measured.output == resident.output,
