@@ -492,23 +492,7 @@ fn a_plan_from_speeds_that_nobody_measured_shows_no_times() {
         "predicted time per step: not measured yet; 2.00 GB copied through 2 slots of 1.00 GB\nallocation";
     assert!(text.contains(told), "{text}");
     assert!(!text.contains(" ms") && !text.contains(" s "), "{text}");
-    assert_eq!(serde_json::to_value(&plan).unwrap()["prediction"]["known"], false);
-}
-
-#[test]
-fn a_plan_is_json() {
-    let plan = planned(&request(equal_blocks(4, 0.5), big_machine(), "cuda:0,2gb;cpu,*"));
-    let json = serde_json::to_value(&plan).unwrap();
-    assert_eq!(json["compute"], "cuda:0");
-    assert_eq!(json["order"], "interleaved");
-    assert_eq!(json["blocks"][1]["home"], "cpu");
-    assert_eq!(json["blocks"][1]["runs_on"], "cuda:0");
-    assert_eq!(json["blocks"][1]["mode"], "streamed");
-    assert_eq!(json["ring"]["slot_bytes"], GB);
-    assert_eq!(json["devices"][0]["weight_bytes"], 2 * GB);
-    assert_eq!(json["prediction"]["seconds_per_step"], 2.0);
-    assert_eq!(json["prediction"]["known"], true);
-    assert!(json.get("written").is_none());
+    assert!(!plan.prediction.known);
 }
 
 /// FLUX in bf16, a third of it on another accelerator and a third on the host: copies hide as long as the link is kept

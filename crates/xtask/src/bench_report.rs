@@ -2,6 +2,7 @@
 //! is typed by hand. With `--check` it only says whether the page is what they give.
 
 mod figure;
+mod served;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -229,6 +230,7 @@ fn page(results: &Path) -> Result<String> {
          measured link.\n\
          Predicted and peak are shares of measured and planned. \"Same bits\" compares with the resident result.\n",
     );
+    served::section(&mut text, &read(results, "served-h200")?)?;
     for name in ["flux-h200", "flux-split-h200"] {
         flux(&mut text, &read(results, name)?)?;
     }

@@ -1,0 +1,120 @@
+//! Steps as people get them: what `gantry bench served` measured.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::yes;
+
+/// `gantry bench served`.
+#[derive(Deserialize)]
+pub(super) struct Served {
+    version: String,
+    date: String,
+    device: String,
+    device_name: String,
+    model_bytes: u64,
+    pixels: usize,
+    text_tokens: usize,
+    link_bytes_per_s: Option<f64>,
+    bench_step_s: f64,
+    rows: Vec<Row>,
+    virtual_vram: Vec<VirtualVram>,
+    now: Vec<Answers>,
+    left_out: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    name: String,
+    placed: Placed,
+    first: Job,
+    second: Job,
+    bound_s: f64,
+    over_bound: f64,
+    same_bits: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    mode: String,
+    streamed_bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    load_s: f64,
+    step_s: f64,
+    predicted_s: f64,
+}
+
+#[derive(Deserialize)]
+struct VirtualVram {
+    gigabytes: f64,
+    used_bytes: u64,
+    saved_bytes: i64,
+}
+
+#[derive(Deserialize)]
+struct Answers {
+    name: String,
+    questions: u64,
+    ms: Spread,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    p50: f64,
+    p99: f64,
+}
+
+/// Writes the section.
+pub(super) fn section(text: &mut String, report: &Served) -> Result<()> {
+    writeln!(text, "\n## As served, {} on {}\n", report.device, report.device_name)?;
+    let link = report.link_bytes_per_s.map_or(0.0, |link| link / 1e9);
+    writeln!(
+        text,
+        "Gantry {}, {}; a FLUX-shaped model of {:.1} GB of random weights, {} pixels square, {} text tokens, over HTTP; link \
+         {link:.1} GB/s. The same step without a server took {:.1} ms in the same run. Steps are medians; predicted is what \
+         the server said before, as a share of what it measured.\n",
+        report.version,
+        report.date,
+        report.model_bytes as f64 / 1e9,
+        report.pixels,
+        report.text_tokens,
+        report.bench_step_s * 1e3,
+    )?;
+    text.push_str(
+        "| what | placed | streamed GB | load s | first job: step ms, predicted | second job: step ms, predicted | bound ms | over bound | same bits |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
+    );
+    for row in &report.rows {
+        let job = |job: &Job| format!("{:.1}, {:.2}", job.step_s * 1e3, job.predicted_s / job.step_s);
+        writeln!(
+            text,
+            "| {} | {} | {:.1} | {:.2} | {} | {} | {:.1} | {:.3} | {} |",
+            row.name,
+            row.placed.mode,
+            row.placed.streamed_bytes as f64 / 1e9,
+            row.first.load_s,
+            job(&row.first),
+            job(&row.second),
+            row.bound_s * 1e3,
+            row.over_bound,
+            row.same_bits.map_or("–", yes),
+        )?;
+    }
+    text.push_str("\n| virtual_vram_gb | on the card GB | less than with 0 |\n|---|---|---|\n");
+    let gib = |bytes: f64| bytes / f64::from(1u32 << 30);
+    for row in &report.virtual_vram {
+        let (used, saved) = (gib(row.used_bytes as f64), gib(row.saved_bytes as f64));
+        writeln!(text, "| {} | {used:.2} | {saved:.2} |", row.gigabytes)?;
+    }
+    text.push_str("\n| while | questions to /gantry/now | p50 ms | p99 ms |\n|---|---|---|---|\n");
+    for row in &report.now {
+        writeln!(text, "| {} | {} | {:.1} | {:.1} |", row.name, row.questions, row.ms.p50, row.ms.p99)?;
+    }
+    report.left_out.iter().try_for_each(|line| writeln!(text, "\nLeft out: {line}"))?;
+    Ok(())
+}
