@@ -435,7 +435,7 @@ mod tests {
             (&["draw", "x", "--model", "x", "--guidance", "500"], "write a number from 0 to 100"),
             (&["plan", "x", "--virtual-vram-gb", "-5"], "'-5' is not a number of gigabytes"),
             (&["plan", "x", "--virtual-vram-gb", "nan"], "write one of 0 or more"),
-            (&["plan", "x", "--rows", "0"], "0 is not in 1.."),
+            (&["plan", "x", "--size", "large"], "such as 1024x768"),
         ] {
             let error = Cli::try_parse_from(["gantry"].iter().chain(arguments)).unwrap_err().to_string();
             assert!(error.contains(said), "{arguments:?}: {error}");
