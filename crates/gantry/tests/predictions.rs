@@ -45,8 +45,8 @@ fn prompt(allocation: &str, seed: u32) -> Value {
 /// Predicted and measured seconds per step of the diffusion model's last run.
 fn steps(server: &Server) -> (f64, f64) {
     let stats = server.get("/gantry/stats");
-    let models = stats["models"].as_array().unwrap();
-    let model = models.iter().rev().find(|model| model["name"] == FLUX).unwrap();
+    let models = stats["jobs"][0]["models"].as_array().unwrap_or_else(|| panic!("{stats}"));
+    let model = models.iter().find(|model| model["name"] == FLUX).unwrap();
     let number = |key: &str| model[key].as_f64().unwrap_or_else(|| panic!("{key} of {model}"));
     (number("predicted_seconds_per_step"), number("measured_seconds_per_step"))
 }

@@ -179,11 +179,11 @@ fn evaluate(flux: &Flux, session: &Session) -> Vec<f32> {
 #[test]
 fn the_same_bits_resident_streamed_and_split() {
     let placements = [
-        ("", RemotePolicy::Auto, 0),
-        ("sim:0,50%;cpu,50%", RemotePolicy::Auto, 4),
-        ("sim:0,75%;cpu,25%", RemotePolicy::Auto, 2),
-        ("sim:0,75%;sim:1,25%", RemotePolicy::Stream, 2),
-        ("sim:0,75%;sim:1,25%", RemotePolicy::InPlace, 0),
+        ("", RemotePolicy::Auto, false),
+        ("sim:0,50%;cpu,50%", RemotePolicy::Auto, true),
+        ("sim:0,75%;cpu,25%", RemotePolicy::Auto, true),
+        ("sim:0,75%;sim:1,25%", RemotePolicy::Stream, true),
+        ("sim:0,75%;sim:1,25%", RemotePolicy::InPlace, false),
     ];
     for model in ["flux_dev_micro", "flux_dev_micro_fp8_scaled", "flux_dev_micro-Q8_0"] {
         let mut first: Option<Vec<f32>> = None;
@@ -192,7 +192,7 @@ fn the_same_bits_resident_streamed_and_split() {
             let residency = Residency::new(machine(&["64mb@20gbps", "64mb@20gbps"]));
             let plan = plan(&manifest, residency.devices(), DeviceId::sim(0), text, remote);
             let found = plan.blocks.iter().filter(|block| block.mode == BlockMode::Streamed).count();
-            assert!(found.abs_diff(streamed) <= 1, "{text} {remote:?}:\n{plan}");
+            assert_eq!(found > 0, streamed, "{text} {remote:?}:\n{plan}");
             if remote == RemotePolicy::InPlace {
                 assert!(plan.blocks.iter().any(|block| block.runs_on == DeviceId::sim(1)), "{plan}");
             }

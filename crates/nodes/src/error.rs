@@ -49,6 +49,16 @@ pub enum Error {
     /// From the planner.
     #[error(transparent)]
     Plan(#[from] placement::PlanError),
+    /// A picture that is too large to work on here.
+    #[error("a picture of {width}x{height} pixels: {source}; a smaller one would fit")]
+    PictureTooLarge {
+        /// Its width.
+        width: usize,
+        /// Its height.
+        height: usize,
+        /// What the planner says.
+        source: placement::PlanError,
+    },
     /// From a picture file.
     #[error(transparent)]
     Image(#[from] ::image::ImageError),
@@ -145,7 +155,7 @@ impl From<Error> for Failure {
             None => {}
         }
         let kind = match &error {
-            Error::Plan(placement::PlanError::NoRoom { .. }) => {
+            Error::Plan(placement::PlanError::NoRoom { .. }) | Error::PictureTooLarge { .. } => {
                 return Failure::OutOfMemory(error.to_string());
             }
             // What never fits is a wrong size; what does not fit now would after models have gone.

@@ -38,6 +38,16 @@ impl Job {
         let in_tiles = tiling.and_then(|tiling| work.in_tiles(tiling.tile));
         Job { work: in_tiles.unwrap_or(work), tiling }
     }
+
+    /// The error for a picture that no plan has room for.
+    fn too_large(&self, factor: usize, source: placement::PlanError) -> Error {
+        match self.work {
+            Work::Decode(CodedSize { height, width, .. }) | Work::Encode(CodedSize { height, width, .. }) => {
+                Error::PictureTooLarge { width: width * factor, height: height * factor, source }
+            }
+            _ => source.into(),
+        }
+    }
 }
 
 /// Works with an autoencoder. The tiling is the user's, or one that the plan needs because a whole picture has no room.
@@ -53,7 +63,7 @@ fn with_vae<T>(
     };
     let wanted = Wanted { source: &vae.source, beside: &[], loras: &[], work: &job.work };
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    studio.with_session(wanted, &cancel, |opened| {
+    let done = studio.with_session(wanted, &cancel, |opened| {
         let started = Instant::now();
         // Where the user's tiles have no room either, smaller ones are planned.
         let smaller = opened.work.tile().filter(|_| opened.work != job.work);
@@ -65,6 +75,10 @@ fn with_vae<T>(
         let done = work(kl, &opened.session, planned.or(job.tiling))?;
         studio.note_evaluation(opened, started);
         Ok(done)
+    });
+    done.map_err(|error| match error {
+        Error::Plan(source @ placement::PlanError::NoRoom { .. }) => job.too_large(kl.config().factor(), source),
+        other => other,
     })
 }
 

@@ -71,7 +71,7 @@ fn a_full_disk_leaves_nothing_under_a_name() {
     let kind = "multipart/form-data; boundary=edge";
     let head = "--edge\r\nContent-Disposition: form-data; name=\"image\"; filename=\"up.png\"\r\n\r\n";
     let body = [head.as_bytes(), &vec![7; 3 << 20], b"\r\n--edge--\r\n"].concat();
-    assert_eq!(http::ask(server.address(), "POST", "/upload/image", kind, &body).unwrap().status, 500);
+    assert_eq!(http::ask(server.address(), "POST", "/upload/image", kind, &body).unwrap().status, 507);
     assert_eq!(server.ask("POST", "/userdata/a.json", &vec![b' '; 3 << 20]).status, 500);
     assert_eq!(
         server.ask("POST", "/settings/a", format!("\"{}\"", "x".repeat(3 << 20)).as_bytes()).status,
@@ -136,7 +136,7 @@ fn pictures_are_in_the_ledger_until_the_cache_is_freed() {
     let error = ended.message("execution_error");
     assert_eq!((&error["node_id"], &error["node_type"]), (&json!("1"), &json!("EmptyImage")), "{error}");
     let text = error["exception_message"].as_str().unwrap();
-    assert!(text.contains("[4096, 16384, 16384, 3]") && text.contains("12288.00 GB"), "{text}");
+    assert!(text.contains("[4096, 16384, 16384, 3]") && text.contains("12.00 TB"), "{text}");
     assert_eq!(device(&server, "cpu")["peak_bytes"].as_u64().unwrap() >> 30, 0, "nothing of it was made");
     server.run(&prompt(64, 1));
 }

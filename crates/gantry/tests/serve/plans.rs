@@ -8,7 +8,7 @@ use testkit::ScratchDir;
 
 use crate::model_files::demo;
 use crate::prompts::{AUTOENCODER, CLIP_L, FLUX, T5, set_loader, text_to_image};
-use crate::server::Server;
+use crate::server::{Server, cache_of};
 
 const DEVICES: [&str; 4] = ["--sim-device", "96mb@2gbps@0.05tflops", "--sim-device", "96mb@1gbps@0.025tflops"];
 const SIDE: u32 = 64;
@@ -71,7 +71,7 @@ fn prompt(asked: Asked, seed: usize) -> Value {
 /// What the command line says to the same question.
 fn planned_by_command(folder: &Path, name: &str, asked: Asked) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
-    command.env("GANTRY_CACHE_DIR", folder.join("cache")).args(["plan", "--cpu"]).args(DEVICES);
+    command.env("GANTRY_CACHE_DIR", cache_of(folder)).args(["plan", "--cpu"]).args(DEVICES);
     command.arg(path_of(folder, name)).args(["--size", &format!("{SIDE}x{SIDE}"), "--compute", "sim:0", "--json"]);
     if asked.virtual_vram_gb > 0.0 {
         command.args(["--virtual-vram-gb", &asked.virtual_vram_gb.to_string()]);

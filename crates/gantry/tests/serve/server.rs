@@ -26,6 +26,12 @@ pub(crate) struct Server {
     _output: BufReader<ChildStdout>,
 }
 
+/// Where a server on this folder keeps what it measures; not in the folder, whose contents tests look at.
+pub(crate) fn cache_of(folder: &Path) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default();
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches").join(name)
+}
+
 impl Server {
     /// Starts one on a folder, and waits until it listens.
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Server {
@@ -37,7 +43,7 @@ impl Server {
         let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
         command.args(["serve", "--cpu", "--port", "0", "--base-directory"]).arg(folder).args(more);
         // What is learnt of this machine while tests share it is no use to anyone else.
-        command.env("GANTRY_CACHE_DIR", folder.join("cache"));
+        command.env("GANTRY_CACHE_DIR", cache_of(folder));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

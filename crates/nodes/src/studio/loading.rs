@@ -211,7 +211,8 @@ impl Studio {
             let needed = fresh.plan.device(usage.device).map_or(0, |fresh| fresh.working_bytes);
             usage.working_bytes >= needed
         });
-        if same || (roomy && self.residency.is_staged(known.id)) {
+        // A model that has no copies yet is registered anew, so that what is shown is what will be.
+        if (same || roomy) && self.residency.is_staged(known.id) {
             let mut plan = if same { fresh.plan.clone() } else { in_force.clone() };
             plan.prediction = fresh.predict(&plan)?;
             fresh.plan = plan;

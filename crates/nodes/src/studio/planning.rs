@@ -75,18 +75,16 @@ impl Studio {
     /// room.
     pub(crate) fn plan(&self, source: &Source, demand: Demand<'_>) -> Result<Planned> {
         let manifest = source.manifest()?;
-        let whole = self.plan_as_asked(source, &manifest, demand);
-        let (Err(error), Some(work)) = (&whole, demand.work) else { return whole };
-        if !matches!(error, crate::Error::Plan(PlanError::NoRoom { .. })) {
-            return whole;
-        }
-        for tiled in TILES.iter().filter_map(|tile| work.in_tiles(*tile)) {
-            let planned = self.plan_as_asked(source, &manifest, Demand { work: Some(&tiled), ..demand });
-            if planned.is_ok() {
-                return planned;
+        let mut planned = self.plan_as_asked(source, &manifest, demand);
+        let smaller = demand.work.into_iter().flat_map(|work| TILES.iter().filter_map(|tile| work.in_tiles(*tile)));
+        for tiled in smaller {
+            // The error that is told in the end is that of the smallest tiles: what they need is the least.
+            if !matches!(planned, Err(crate::Error::Plan(PlanError::NoRoom { .. }))) {
+                break;
             }
+            planned = self.plan_as_asked(source, &manifest, Demand { work: Some(&tiled), ..demand });
         }
-        whole
+        planned
     }
 
     fn plan_as_asked(&self, source: &Source, manifest: &Manifest, demand: Demand<'_>) -> Result<Planned> {

@@ -70,10 +70,17 @@ impl ProfileStore {
                 if !concerned || !(a.reaches(b.id()) || b.reaches(a.id())) {
                     continue;
                 }
-                let bytes_per_s = measuring::bandwidth_between(a, b)?;
+                let (there, back) = match (a.said(), b.said()) {
+                    // Copies between simulated devices pass the link of the one that they go to.
+                    (Some(a), Some(b)) => (b.link_bytes_per_s, a.link_bytes_per_s),
+                    _ => {
+                        let both = measuring::bandwidth_between(a, b)?;
+                        (both, both)
+                    }
+                };
                 let mut state = self.lock();
-                state.profile.set_peer(a.id(), b.id(), bytes_per_s);
-                state.profile.set_peer(b.id(), a.id(), bytes_per_s);
+                state.profile.set_peer(a.id(), b.id(), there);
+                state.profile.set_peer(b.id(), a.id(), back);
             }
         }
         Ok(())

@@ -131,6 +131,6 @@ mod tests {
         assert!(is_foreign("127.0.0.1:8188", &Method::POST, &headers("no-cors")));
         assert!(is_foreign("127.0.0.1:8188", &Method::POST, &headers("navigate")));
         assert!(is_foreign("127.0.0.1:8188", &Method::GET, &headers("websocket")));
-        assert!(!is_foreign("127.0.0.1:8188", &Method::GET, &headers("navigate")));
+        assert!(is_foreign("127.0.0.1:8188", &Method::GET, &headers("navigate")));
     }
 }
