@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use device::{
-    Backend, Cancel, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo, OpCall, Result, Span,
-    StreamBackend, StreamKind,
+    Backend, Cancel, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo, OpCall,
+    Result, Span, StreamBackend, StreamKind,
 };
 use meta::{DType, DeviceId};
 

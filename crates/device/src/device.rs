@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use meta::DeviceId;
 
 use crate::backend::{Backend, Description, MemoryInfo, StreamKind};
-use crate::{Buffer, Charge, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, SimSpec, Stream};
+use crate::{
+    Buffer, Charge, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, SimSpec, Stream,
+};
 
 /// One device: all its memory goes through its ledger, all its work through its streams.
 #[derive(Clone)]

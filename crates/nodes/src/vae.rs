@@ -12,7 +12,7 @@ use sampling::Latent;
 use crate::conditioning::{resized, without_masked};
 use crate::host::Samples;
 use crate::sampling_nodes::planes::dims;
-use crate::studio::{Network, Vae, CodedSize, Wanted, Work, class};
+use crate::studio::{CodedSize, Network, Vae, Wanted, Work, class};
 use crate::value::{Image, LatentImage, Mask};
 use crate::wanted::still_wanted;
 use crate::{Error, Result, Studio};
@@ -70,14 +70,19 @@ fn with_vae<T>(
         let planned = smaller.map(|tile| Tiling { tile, overlap: tile / 4 });
         if let (Some(tiles), None) = (planned, job.tiling) {
             let pixels = tiles.tile * kl.config().factor();
-            tracing::info!("{}: in tiles of {pixels} pixels, since a whole picture has no room", vae.source.name());
+            tracing::info!(
+                "{}: in tiles of {pixels} pixels, since a whole picture has no room",
+                vae.source.name()
+            );
         }
         let done = work(kl, &opened.session, planned.or(job.tiling))?;
         studio.note_evaluation(opened, started);
         Ok(done)
     });
     done.map_err(|error| match error {
-        Error::Plan(source @ placement::PlanError::NoRoom { .. }) => job.too_large(kl.config().factor(), source),
+        Error::Plan(source @ placement::PlanError::NoRoom { .. }) => {
+            job.too_large(kl.config().factor(), source)
+        }
         other => other,
     })
 }

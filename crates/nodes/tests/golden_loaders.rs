@@ -149,7 +149,10 @@ fn a_model_is_loaded_once_and_stays_as_its_loader_says() {
     let elsewhere = [file.clone(), dtype.clone(), ("device", "sim:1".into())];
     shop.load("UNETLoaderMultiGPU", &elsewhere).unwrap();
     assert_eq!(shop.models().len(), 1);
-    assert_eq!((shop.models()[0].plan.compute, shop.models()[0].retention), (DeviceId::sim(1), Retention::Eject));
+    assert_eq!(
+        (shop.models()[0].plan.compute, shop.models()[0].retention),
+        (DeviceId::sim(1), Retention::Eject)
+    );
     // So does another precision.
     shop.load("UNETLoader", &[file.clone(), ("weight_dtype", "fp8_e4m3fn".into())]).unwrap();
     assert_eq!(shop.models().len(), 1);

@@ -1,7 +1,6 @@
 //! Predicts the seconds of one step by playing the pipeline: one copy stream that runs ahead in order of
 //! use and over step boundaries, a ring of slots, and computing that waits for its weights.
 
-
 /// What one block does in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepBlock {

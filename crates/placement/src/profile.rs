@@ -194,13 +194,15 @@ impl DeviceProfile {
         self.learnt.insert(workload.to_owned(), learnt);
     }
 
-    /// Measured seconds per predicted one: of that workload; else the median of the others on this device; else 1.
-    pub fn correction(&self, workload: &str) -> f64 {
+    /// Measured seconds per predicted one: of that workload; else the median of those on this device whose name begins
+    /// in the same way, as those of one family do; else 1.
+    pub fn correction(&self, workload: &str, family: &str) -> f64 {
         let usable = |learnt: &Learnt| is_positive(learnt.seconds_per_predicted);
         if let Some(learnt) = self.learnt.get(workload).filter(|it| usable(it)) {
             return learnt.seconds_per_predicted;
         }
-        let others = self.learnt.values().filter(|it| usable(it));
+        let alike = self.learnt.iter().filter(|(name, _)| name.starts_with(family)).map(|(_, learnt)| learnt);
+        let others = alike.filter(|it| usable(it));
         let mut others: Vec<f64> = others.map(|it| it.seconds_per_predicted).collect();
         others.sort_by(f64::total_cmp);
         let middle = others.len() / 2;
@@ -214,7 +216,8 @@ impl DeviceProfile {
 
     /// Blends in what a step of a workload took outside of the model's blocks. The workload was learnt before.
     pub fn learn_outside(&mut self, workload: &str, seconds: f64) {
-        let Some(learnt) = self.learnt.get_mut(workload).filter(|_| seconds.is_finite() && seconds >= 0.0) else {
+        let Some(learnt) = self.learnt.get_mut(workload).filter(|_| seconds.is_finite() && seconds >= 0.0)
+        else {
             return;
         };
         let known = learnt.outside_s;

@@ -1,7 +1,10 @@
 //! Texts of the allocation language and what they mean, or where they go wrong.
 
 use meta::DeviceId;
-use placement::{Allocation, AllocationError, AllocationProblem as Problem, AllocationText, Amount, Amounts, Entry, MAX_TEXT_BYTES, Mode, Order, RemotePolicy};
+use placement::{
+    Allocation, AllocationError, AllocationProblem as Problem, AllocationText, Amount, Amounts, Entry,
+    MAX_TEXT_BYTES, Mode, Order, RemotePolicy,
+};
 use proptest::prelude::*;
 
 const GB: u64 = 1 << 30;
@@ -290,7 +293,8 @@ fn any_amounts() -> impl Strategy<Value = Amounts> {
 
 fn any_allocation() -> impl Strategy<Value = Allocation> {
     let order = prop::option::of(prop_oneof![Just(Order::Interleaved), Just(Order::Contiguous)]);
-    let remote = prop_oneof![Just(RemotePolicy::Auto), Just(RemotePolicy::Stream), Just(RemotePolicy::InPlace)];
+    let remote =
+        prop_oneof![Just(RemotePolicy::Auto), Just(RemotePolicy::Stream), Just(RemotePolicy::InPlace)];
     (any_amounts(), order, prop::option::of(remote), prop::option::of(any_device()))
         .prop_map(|(amounts, order, remote, compute)| Allocation { amounts, order, remote, compute })
 }

@@ -95,25 +95,25 @@ fn what_was_not_measured_is_not_known() {
 #[test]
 fn the_first_measurement_counts_fully_and_an_outlier_little() {
     let mut card = card();
-    assert_eq!(card.correction("flux"), 1.0);
+    assert_eq!(card.correction("flux", ""), 1.0);
     card.learn("flux", 0.1, 0.13);
-    close(card.correction("flux"), 1.3);
+    close(card.correction("flux", ""), 1.3);
     for _ in 0..5 {
         card.learn("flux", 0.1, 0.13);
     }
     card.learn("flux", 0.1, 100.0);
-    let disturbed = card.correction("flux");
+    let disturbed = card.correction("flux", "");
     assert!(disturbed > 1.3 && disturbed < 1.3 * 1.2, "{disturbed}");
     for _ in 0..10 {
         card.learn("flux", 0.1, 0.13);
     }
-    let healed = card.correction("flux");
+    let healed = card.correction("flux", "");
     assert!((healed / 1.3 - 1.0).abs() < 0.02, "{healed}");
     // A lasting change is believed in the end.
     for _ in 0..40 {
         card.learn("flux", 0.1, 0.9);
     }
-    let changed = card.correction("flux");
+    let changed = card.correction("flux", "");
     assert!((changed / 9.0 - 1.0).abs() < 0.02, "{changed}");
     assert_eq!(card.learnt["flux"].samples, 57);
 }
@@ -123,7 +123,7 @@ fn a_cold_first_step_is_forgotten_at_once() {
     let mut card = card();
     card.learn("flux", 0.1, 8.0);
     card.learn("flux", 0.1, 0.13);
-    close(card.correction("flux"), 1.3);
+    close(card.correction("flux", ""), 1.3);
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn nonsense_is_not_learnt() {
 fn another_workload_takes_the_median_of_the_known_ones() {
     let mut card = card();
     card.learn("a", 1.0, 1.0);
-    close(card.correction("new"), 1.0);
+    close(card.correction("new", ""), 1.0);
     card.learn("b", 1.0, 4.0);
-    close(card.correction("new"), 2.0);
+    close(card.correction("new", ""), 2.0);
     card.learn("c", 1.0, 100.0);
-    close(card.correction("new"), 4.0);
-    close(card.correction("c"), 100.0);
+    close(card.correction("new", ""), 4.0);
+    close(card.correction("c", ""), 100.0);
 }
 
 #[test]
@@ -219,7 +219,7 @@ proptest! {
         for i in 0..120 {
             card.learn("w", 1.0, then * (1.0 + if i % 2 == 0 { noise } else { -noise }));
         }
-        let learnt = card.correction("w") / then;
+        let learnt = card.correction("w", "") / then;
         prop_assert!((learnt - 1.0).abs() < 0.15, "{}", learnt);
     }
 

@@ -186,7 +186,13 @@ impl LoadedModel {
         let staged = Staged::new(&self.manifest, &self.plan, places, &mut reserved, self.dtype, cancel)?;
         let patches = self.lock().patches.clone();
         // What the patches take was reserved with the rest.
-        staged.patch(&self.manifest, &self.plan, &patches, &mut |_| Ok(std::mem::take(&mut reserved)), cancel)?;
+        staged.patch(
+            &self.manifest,
+            &self.plan,
+            &patches,
+            &mut |_| Ok(std::mem::take(&mut reserved)),
+            cancel,
+        )?;
         // Copies of a file that changed while they were made are worth nothing.
         self.manifest.verify()?;
         let staged = Arc::new(staged);

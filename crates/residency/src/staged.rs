@@ -399,8 +399,7 @@ impl Staging<'_> {
 
     /// Waits until every block is at home.
     fn finish(&mut self) -> Result<()> {
-        let results: Vec<device::Result<()>> =
-            self.copies.values().map(Stream::synchronize).collect();
+        let results: Vec<device::Result<()>> = self.copies.values().map(Stream::synchronize).collect();
         self.waiting.clear();
         results.into_iter().try_for_each(|result| Ok(result?))
     }

@@ -7,7 +7,10 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::{Backend, Cancel, Description, Device, Event, Ledger, Memory, MemoryInfo, OpCall, Registry, SharedBytes, Span, StreamBackend, StreamKind};
+use device::{
+    Backend, Cancel, Description, Device, Event, Ledger, Memory, MemoryInfo, OpCall, Registry, SharedBytes,
+    Span, StreamBackend, StreamKind,
+};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding};
 use patch::PatchSet;

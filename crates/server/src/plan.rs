@@ -79,10 +79,12 @@ impl PlanQuestion {
 
 /// `1024x768`: width and height in pixels.
 fn picture_size(text: &str) -> Result<(usize, usize), PlanFault> {
-    let sides = text.split_once(['x', 'X']).and_then(|(width, height)| {
-        Some((width.trim().parse().ok()?, height.trim().parse().ok()?))
-    });
-    sides.ok_or_else(|| PlanFault::told(format!("the size {text:?} is none; write width and height, such as 1024x768")))
+    let sides = text
+        .split_once(['x', 'X'])
+        .and_then(|(width, height)| Some((width.trim().parse().ok()?, height.trim().parse().ok()?)));
+    sides.ok_or_else(|| {
+        PlanFault::told(format!("the size {text:?} is none; write width and height, such as 1024x768"))
+    })
 }
 
 fn device<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<DeviceId>, D::Error> {

@@ -24,8 +24,7 @@ pub(crate) fn load(residency: &Residency, models: &[(&str, Retention)]) -> Scrat
             scale: None,
             name: "w".to_owned(),
         };
-        let manifest =
-            Manifest::builder(*name, "test").block("block", false, vec![weight]).finish().unwrap();
+        let manifest = Manifest::builder(*name, "test").block("block", false, vec![weight]).finish().unwrap();
         let specs = residency.devices().iter().map(spec).collect();
         let mut request = Residency::plan_request(&manifest, DeviceId::null(0), specs);
         request.allocation = AllocationText::automatic();

@@ -121,11 +121,7 @@ fn warn_of_folders(folders: &nodes::Folders) {
     }
 }
 
-fn server_config(
-    args: &ServeArgs,
-    folders: &nodes::Folders,
-    logs: LogRing,
-) -> Result<ServerConfig> {
+fn server_config(args: &ServeArgs, folders: &nodes::Folders, logs: LogRing) -> Result<ServerConfig> {
     ensure!(
         args.max_upload_size.is_finite() && args.max_upload_size > 0.0,
         "--max-upload-size {}: give a number of megabytes",

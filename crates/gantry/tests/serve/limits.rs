@@ -72,10 +72,10 @@ fn a_full_disk_leaves_nothing_under_a_name() {
     let head = "--edge\r\nContent-Disposition: form-data; name=\"image\"; filename=\"up.png\"\r\n\r\n";
     let body = [head.as_bytes(), &vec![7; 3 << 20], b"\r\n--edge--\r\n"].concat();
     assert_eq!(http::ask(server.address(), "POST", "/upload/image", kind, &body).unwrap().status, 507);
-    assert_eq!(server.ask("POST", "/userdata/a.json", &vec![b' '; 3 << 20]).status, 500);
+    assert_eq!(server.ask("POST", "/userdata/a.json", &vec![b' '; 3 << 20]).status, 507);
     assert_eq!(
         server.ask("POST", "/settings/a", format!("\"{}\"", "x".repeat(3 << 20)).as_bytes()).status,
-        500
+        507
     );
     for place in ["output", "input", "temp", "user/default"] {
         assert_eq!(names(&folder.join(place)), [""; 0], "{place}");

@@ -177,7 +177,10 @@ impl NodeClass for LoaderClass {
             let Ok(name) = call.text(input) else { continue };
             let Ok(path) = path_of(&self.studio, name, folders) else { continue };
             let about = std::fs::metadata(&path);
-            texts.push(about.map_or_else(|_| "none".to_owned(), |about| format!("{} {:?}", about.len(), about.modified().ok())));
+            texts.push(about.map_or_else(
+                |_| "none".to_owned(),
+                |about| format!("{} {:?}", about.len(), about.modified().ok()),
+            ));
         }
         Ok((!texts.is_empty()).then(|| Literal::Text(texts.join(", "))))
     }

@@ -40,7 +40,8 @@ impl Footprint {
         let residency = Residency::new(Registry::new([host.clone(), null.clone()]));
         let blocks = manifest.blocks().len();
         let plan = placement::plan(&on(&manifest, null.id()))?;
-        let id = residency.load(manifest, plan, LoadOptions { dtype: Some(dtype), ..LoadOptions::default() })?;
+        let id =
+            residency.load(manifest, plan, LoadOptions { dtype: Some(dtype), ..LoadOptions::default() })?;
         let session = residency.open(id, &Cancel::default())?;
         let weights = null.ledger().report().used;
         null.ledger().take_peak();
@@ -113,7 +114,8 @@ mod tests {
         let spec: SimSpec = spec.parse().unwrap();
         let sim = SimBackend::new(0, spec, Arc::clone(&host) as Arc<dyn Backend>, host.executor());
         let devices = Registry::new([cpu, Device::new(Arc::new(sim), spec.memory)]);
-        let settings = Settings { profile_file: Some(dir.path().join("machine.json")), ..Settings::default() };
+        let settings =
+            Settings { profile_file: Some(dir.path().join("machine.json")), ..Settings::default() };
         (Studio::new(Folders::at(dir.path()), devices, DeviceId::sim(0), settings), dir)
     }
 
@@ -135,7 +137,8 @@ mod tests {
 
     /// What the work takes of a device that really computes, beside the weights.
     fn peak_of(studio: &Studio, source: &Source, work: &Work) -> u64 {
-        let planned = studio.plan(source, Demand { work: Some(work), patch_bytes: 0, more_bytes: 0 }).unwrap();
+        let planned =
+            studio.plan(source, Demand { work: Some(work), patch_bytes: 0, more_bytes: 0 }).unwrap();
         let residency = Residency::new(studio.devices.clone());
         let options = LoadOptions { dtype: Some(planned.dtype), ..LoadOptions::default() };
         let id = residency.load(source.manifest().unwrap(), planned.plan, options).unwrap();
@@ -153,12 +156,18 @@ mod tests {
         let cases = [
             ("flux_dev_micro", vec![step(16, 16, &[12]), step(32, 24, &[64]), step(16, 40, &[12, 12])]),
             ("t5xxl_tiny", [16, 64, 256].map(|tokens| Work::Text { chunks: 1, tokens }).to_vec()),
-            ("flux_ae", [(8, 8), (12, 8), (16, 16)].map(|(height, width)| Work::Decode(CodedSize::whole(height, width))).to_vec()),
+            (
+                "flux_ae",
+                [(8, 8), (12, 8), (16, 16)]
+                    .map(|(height, width)| Work::Decode(CodedSize::whole(height, width)))
+                    .to_vec(),
+            ),
         ];
         for (name, works) in cases {
             let source = source(&studio, &dir, name);
             for work in works {
-                let planned = studio.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 });
+                let planned =
+                    studio.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 });
                 let told = planned.unwrap().working_bytes() as f64;
                 let peak = peak_of(&studio, &source, &work) as f64;
                 assert!((told / peak - 1.0).abs() <= 0.02, "{name}, {work:?}: told {told}, used {peak}");
@@ -175,7 +184,8 @@ mod tests {
         // The smallest plan: everything that can stream does, through one slot.
         let request = roomy.plan(&flux, demand).unwrap().request;
         let fixed: u64 = request.blocks.iter().filter(|block| block.pinned).map(|block| block.bytes).sum();
-        let largest = request.blocks.iter().filter(|block| !block.pinned).map(|block| block.bytes).max().unwrap();
+        let largest =
+            request.blocks.iter().filter(|block| !block.pinned).map(|block| block.bytes).max().unwrap();
         let least = fixed + largest + request.working_bytes;
         let (tight, _) = studio(&format!("{}b@50gbps", least + least / 20));
         assert!(tight.plan(&flux, demand).is_ok());

@@ -184,12 +184,7 @@ impl Studio {
             known.patches = patches;
         }
         let session = self.residency.open(known.id, cancel)?;
-        self.stats.begin(ModelStats::new(
-            known.id,
-            source.name(),
-            known.family.clone(),
-            &known.planned.plan,
-        ));
+        self.stats.begin(ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan));
         Ok(Opened {
             before: session.stats(),
             session,
@@ -285,8 +280,7 @@ impl Studio {
         }
         let retention = self.residency.retention(known.id)?;
         self.residency.unload(known.id)?;
-        let more_bytes =
-            short.wanted.saturating_sub(short.available).max(known.planned.working_bytes() / 4);
+        let more_bytes = short.wanted.saturating_sub(short.available).max(known.planned.working_bytes() / 4);
         let demand = Demand { work: Some(wanted.work), patch_bytes: known.patch_bytes, more_bytes };
         let planned = self.plan(wanted.source, demand)?;
         let new = self.load(wanted.source, planned, known.patch_bytes)?;

@@ -71,7 +71,8 @@ pub(super) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     let lane = Lane::preferred(device)?;
     let room = device.ledger().report().available() / 4;
     let mut add = |kind: WorkKind, dtype: DType, points: Vec<(f64, f64)>| {
-        let point = |(flops, seconds): (f64, f64)| SpeedPoint { kind, dtype, flops, flops_per_s: flops / seconds };
+        let point =
+            |(flops, seconds): (f64, f64)| SpeedPoint { kind, dtype, flops, flops_per_s: flops / seconds };
         profile.speeds.extend(points.into_iter().map(point));
     };
     add(WorkKind::Product, lane.dtype(), products(&lane, room)?);
@@ -95,7 +96,7 @@ fn products(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
 fn attentions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
     let bytes = |tokens: &usize| (4 * tokens * HEADS * HEAD * lane.dtype().bytes()) as u64;
     grow(TOKENS.into_iter().take_while(|tokens| bytes(tokens) <= room), |tokens| {
-        let x = values(lane, [1, HEADS, tokens, HEAD])?;
+        let x = values(lane, [1, tokens, HEADS, HEAD])?;
         let seconds = shortest(lane, || Ok(drop(x.attention(&x, &x, &Mask::None, 0.125)?)))?;
         Ok((4.0 * (tokens * tokens * HEADS * HEAD) as f64, seconds))
     })
@@ -104,7 +105,8 @@ fn attentions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
 fn convolutions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
     let bytes = |side: &usize| (2 * CHANNELS * side * side * lane.dtype().bytes() * 10) as u64;
     grow(PICTURE_SIDES.into_iter().take_while(|side| bytes(side) <= room), |side| {
-        let (x, weight) = (values(lane, [1, CHANNELS, side, side])?, weight(lane, [CHANNELS, CHANNELS, 3, 3])?);
+        let (x, weight) =
+            (values(lane, [1, CHANNELS, side, side])?, weight(lane, [CHANNELS, CHANNELS, 3, 3])?);
         let shape = ConvolutionShape::uniform(2, 1, 1);
         let seconds = shortest(lane, || Ok(drop(x.convolution(&weight, None, &shape)?)))?;
         Ok((2.0 * (CHANNELS * CHANNELS * 9 * side * side) as f64, seconds))

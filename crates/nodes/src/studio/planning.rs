@@ -76,7 +76,8 @@ impl Studio {
     pub(crate) fn plan(&self, source: &Source, demand: Demand<'_>) -> Result<Planned> {
         let manifest = source.manifest()?;
         let mut planned = self.plan_as_asked(source, &manifest, demand);
-        let smaller = demand.work.into_iter().flat_map(|work| TILES.iter().filter_map(|tile| work.in_tiles(*tile)));
+        let smaller =
+            demand.work.into_iter().flat_map(|work| TILES.iter().filter_map(|tile| work.in_tiles(*tile)));
         for tiled in smaller {
             // The error that is told in the end is that of the smallest tiles: what they need is the least.
             if !matches!(planned, Err(crate::Error::Plan(PlanError::NoRoom { .. }))) {
@@ -96,10 +97,11 @@ impl Studio {
             Some(work) => self.footprints(source, manifest, work, (dtype, &profile))?,
         };
         let work = demand.work.cloned().unwrap_or_else(|| Work::Text { chunks: 0, tokens: 0 });
-        let workload = format!("{} {} {dtype} {}", manifest.family(), stored_as(manifest), work.name());
+        let family = format!("{} {} {dtype} ", manifest.family(), stored_as(manifest));
+        let workload = format!("{family}{}", work.name());
         let corrected = |id: DeviceId| {
             let seconds = footprints.get(&id).map_or(0.0, |footprint| footprint.seconds());
-            seconds * profiling::of(&profile, id).correction(&workload)
+            seconds * profiling::of(&profile, id).correction(&workload, &family)
         };
         let own = corrected(compute);
         let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
@@ -107,14 +109,17 @@ impl Studio {
         let mut request = Residency::plan_request(manifest, compute, specs);
         // What a block takes where it computes, with the device's rounding.
         let device = self.devices.get(compute)?;
-        request.blocks.iter_mut().for_each(|block| block.bytes = device.allocation_bytes(block.bytes as usize));
+        request
+            .blocks
+            .iter_mut()
+            .for_each(|block| block.bytes = device.allocation_bytes(block.bytes as usize));
         request.allocation = source.placing.allocation.clone();
         request.overfull = Overfull::Trim;
         let mut outside_s = 0.0;
         request.working_bytes = demand.patch_bytes.saturating_add(demand.more_bytes);
         if let Some(footprint) = footprints.get(&compute) {
             let known = profiling::of(&profile, compute);
-            let correction = known.correction(&workload);
+            let correction = known.correction(&workload, &family);
             outside_s = known.outside(&workload);
             for (block, seconds) in request.blocks.iter_mut().zip(&footprint.block_seconds) {
                 block.compute_seconds = seconds * correction;
@@ -137,8 +142,9 @@ impl Studio {
     ) -> Result<HashMap<DeviceId, Arc<Footprint>>> {
         let compute = source.placing.compute;
         let host = self.devices.get(DeviceId::CPU)?;
-        let may_compute =
-            |device: &&Device| device.id() == compute || (compute != DeviceId::CPU && device.id() != DeviceId::CPU);
+        let may_compute = |device: &&Device| {
+            device.id() == compute || (compute != DeviceId::CPU && device.id() != DeviceId::CPU)
+        };
         let mut footprints = HashMap::new();
         for device in self.devices.iter().filter(may_compute) {
             let key = FootprintKey {
@@ -177,9 +183,8 @@ impl Studio {
         let spec = |device: &Device| {
             let (id, report) = (device.id(), device.ledger().report());
             let others = self.devices.iter().map(Device::id).filter(|other| *other != id);
-            let peers = others.filter_map(|other| {
-                Some(PeerLink { device: other, bytes_per_s: profile.peer(id, other)? })
-            });
+            let peers = others
+                .filter_map(|other| Some(PeerLink { device: other, bytes_per_s: profile.peer(id, other)? }));
             DeviceSpec {
                 id,
                 total_bytes: report.budget,

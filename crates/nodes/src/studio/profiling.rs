@@ -63,7 +63,8 @@ impl ProfileStore {
 
     /// Links between accelerators that reach each other, where one of them was just measured.
     fn measure_peers(&self, devices: &Registry, new: &[&Device]) -> Result<()> {
-        let accelerators: Vec<&Device> = devices.iter().filter(|device| device.id() != DeviceId::CPU).collect();
+        let accelerators: Vec<&Device> =
+            devices.iter().filter(|device| device.id() != DeviceId::CPU).collect();
         for (index, a) in accelerators.iter().enumerate() {
             for b in &accelerators[index + 1..] {
                 let concerned = new.iter().any(|device| [a.id(), b.id()].contains(&device.id()));
@@ -154,9 +155,13 @@ mod tests {
         assert!(!cpu.speeds.is_empty() && cpu.memory_bytes_per_s.is_some() && cpu.launch_s.is_some());
         let again = ProfileStore::new(Some(file.clone())).measured(&devices).unwrap();
         assert_eq!(again.devices["cpu"].speeds, cpu.speeds, "nothing was measured anew");
-        assert_eq!(again.devices["cpu"].correction("x"), 3.0);
+        assert_eq!(again.devices["cpu"].correction("x", "x"), 3.0);
         // Another processor is another machine, and a damaged file is none.
-        std::fs::write(&file, std::fs::read_to_string(&file).unwrap().replace("\"identity\": \"", "\"identity\": \"no ")).unwrap();
+        std::fs::write(
+            &file,
+            std::fs::read_to_string(&file).unwrap().replace("\"identity\": \"", "\"identity\": \"no "),
+        )
+        .unwrap();
         let other = ProfileStore::new(Some(file.clone())).measured(&devices).unwrap();
         assert_eq!(other.devices["cpu"].identity, cpu.identity);
         assert!(other.devices["cpu"].learnt.is_empty());

@@ -106,7 +106,12 @@ impl Studio {
 }
 
 /// One network of a file.
-fn network_of(file: &Arc<Checkpoint>, found: &Detected, part: Option<Role>, placing: Placing) -> Result<Source> {
+fn network_of(
+    file: &Arc<Checkpoint>,
+    found: &Detected,
+    part: Option<Role>,
+    placing: Placing,
+) -> Result<Source> {
     let has = |role: &Role| found.parts_for(*role).next().is_some();
     let role = part.or_else(|| ROLES.into_iter().find(has)).unwrap_or(Role::Diffusion);
     match role {
@@ -114,7 +119,10 @@ fn network_of(file: &Arc<Checkpoint>, found: &Detected, part: Option<Role>, plac
         Role::Vision => Source::vision(file, found, placing),
         Role::Text => {
             let encoders = Source::encoders(file, found, &placing)?;
-            encoders.into_iter().next().ok_or_else(|| Error::Told(format!("{} has no text encoder", found.file)))
+            encoders
+                .into_iter()
+                .next()
+                .ok_or_else(|| Error::Told(format!("{} has no text encoder", found.file)))
         }
         _ => Source::diffusion(file, found, None, placing),
     }

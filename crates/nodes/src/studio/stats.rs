@@ -113,8 +113,15 @@ impl StatsTable {
 impl Studio {
     /// Lets the times of a run that ended refine what is known of the machine, whatever was resident or streamed.
     pub(super) fn learn_from(&self, id: ModelId, planned: &Planned) {
-        let Some(step) = self.residency.profile(id) else { return };
+        let Some(mut step) = self.residency.profile(id) else { return };
         let whole_s = self.stats.measured_s(id);
+        // The last step is the one that is known block by block. Where it took longer than the median, its blocks are
+        // taken to have taken longer all alike.
+        if let Some(whole_s) = whole_s.filter(|whole_s| *whole_s < step.seconds) {
+            let share = whole_s / step.seconds;
+            step.blocks.iter_mut().for_each(|block| block.compute *= share);
+            step.seconds = whole_s;
+        }
         let identities: BTreeMap<DeviceId, String> =
             self.devices.iter().map(|device| (device.id(), measuring::identity(device))).collect();
         self.profile.learn(|profile| {
@@ -125,7 +132,9 @@ impl Studio {
             let identity = identities.get(&planned.plan.compute);
             if let (Some(whole_s), Some(identity)) = (whole_s, identity) {
                 let outside_s = (whole_s - step.seconds).max(0.0);
-                profile.device_mut(planned.plan.compute, identity).learn_outside(&planned.workload, outside_s);
+                profile
+                    .device_mut(planned.plan.compute, identity)
+                    .learn_outside(&planned.workload, outside_s);
             }
         });
     }

@@ -1,11 +1,11 @@
 //! What a network is to do at once, and the rehearsal of it: the same calls with empty values, on a null device, which
 //! tell how much memory and time the real ones will take.
 
-use models::diffusion::flux::{Flux, FluxInputs};
-use models::vae::kl::Kl;
-use models::text::{EncodeOptions, Symbol, TextEncoder, TextTokenizer, Token, Tokens};
-use models::vision::florence2::Generation;
 use models::Probe;
+use models::diffusion::flux::{Flux, FluxInputs};
+use models::text::{EncodeOptions, Symbol, TextEncoder, TextTokenizer, Token, Tokens};
+use models::vae::kl::Kl;
+use models::vision::florence2::Generation;
 use residency::Session;
 use tensor::{Lane, Tensor};
 
@@ -137,8 +137,12 @@ impl Work {
             Work::Text { chunks, tokens } => format!("text {chunks}x{tokens}"),
             Work::Decode(CodedSize { height, width, tile: None }) => format!("decode {height}x{width}"),
             Work::Encode(CodedSize { height, width, tile: None }) => format!("encode {height}x{width}"),
-            Work::Decode(CodedSize { height, width, tile: Some(tile) }) => format!("decode {height}x{width}/{tile}"),
-            Work::Encode(CodedSize { height, width, tile: Some(tile) }) => format!("encode {height}x{width}/{tile}"),
+            Work::Decode(CodedSize { height, width, tile: Some(tile) }) => {
+                format!("decode {height}x{width}/{tile}")
+            }
+            Work::Encode(CodedSize { height, width, tile: Some(tile) }) => {
+                format!("encode {height}x{width}/{tile}")
+            }
             Work::Caption => "caption".to_owned(),
         }
     }
@@ -176,7 +180,9 @@ impl Network {
             (Network::Kl(kl), Work::Decode(size)) => rehearse_decode(kl, session, *size),
             (Network::Kl(kl), Work::Encode(size)) => rehearse_encode(kl, session, *size),
             (Network::Florence2(captioner), Work::Caption) => rehearse_caption(captioner, session),
-            (network, work) => Err(crate::Error::Told(format!("{} is no work for {}", work.name(), network.kind()))),
+            (network, work) => {
+                Err(crate::Error::Told(format!("{} is no work for {}", work.name(), network.kind())))
+            }
         }
     }
 }

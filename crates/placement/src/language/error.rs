@@ -150,7 +150,9 @@ impl AllocationProblem {
             P::TwoRemainders => "remove one of the *".to_owned(),
             P::RemainderOfShare => "write * alone, or bytes such as 2gb*".to_owned(),
             P::FractionTooLarge => "write 2gb for bytes or 25% for a share of the model".to_owned(),
-            P::UnknownOption { .. } => "write order=interleaved, order=contiguous, remote=stream or remote=inplace".to_owned(),
+            P::UnknownOption { .. } => {
+                "write order=interleaved, order=contiguous, remote=stream or remote=inplace".to_owned()
+            }
             P::MissingVirtualVram => "such as #cuda:0;4;cpu".to_owned(),
             P::DonorIsCompute { .. } => "name another device".to_owned(),
             P::ModelOverfull { left, .. } => {

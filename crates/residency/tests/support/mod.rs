@@ -134,8 +134,7 @@ pub(crate) fn plan(
     text: &str,
     remote: RemotePolicy,
 ) -> Plan {
-    let mut request =
-        Residency::plan_request(manifest, compute, device_specs(devices));
+    let mut request = Residency::plan_request(manifest, compute, device_specs(devices));
     request.allocation =
         if text.is_empty() { AllocationText::automatic() } else { AllocationText::parse(text).unwrap() };
     request.remote = remote;

@@ -127,7 +127,8 @@ impl BlockShape {
 
 impl DeviceUseShape {
     fn of(usage: &DeviceUse) -> DeviceUseShape {
-        let DeviceUse { device, weight_bytes, asked_bytes, ring_bytes, working_bytes, available_bytes } = *usage;
+        let DeviceUse { device, weight_bytes, asked_bytes, ring_bytes, working_bytes, available_bytes } =
+            *usage;
         let device = device.to_string();
         DeviceUseShape { device, weight_bytes, asked_bytes, ring_bytes, working_bytes, available_bytes }
     }
@@ -135,7 +136,8 @@ impl DeviceUseShape {
 
 impl PredictionShape {
     fn of(prediction: &Prediction) -> PredictionShape {
-        let Prediction { known, seconds_per_step, compute_s, hop_s, stall_s, copy_s, ref blocks } = *prediction;
+        let Prediction { known, seconds_per_step, compute_s, hop_s, stall_s, copy_s, ref blocks } =
+            *prediction;
         let block = |time: &BlockTime| {
             let BlockTime { compute_s, hop_s, copy_s, stall_s } = *time;
             BlockTimeShape { compute_s, hop_s, copy_s, stall_s }
@@ -183,7 +185,10 @@ mod tests {
             keys(&shape["devices"][0]),
             "device weight_bytes asked_bytes ring_bytes working_bytes available_bytes"
         );
-        assert_eq!(keys(&shape["prediction"]), "known seconds_per_step compute_s hop_s stall_s copy_s blocks");
+        assert_eq!(
+            keys(&shape["prediction"]),
+            "known seconds_per_step compute_s hop_s stall_s copy_s blocks"
+        );
         assert_eq!(keys(&shape["prediction"]["blocks"][0]), "compute_s hop_s copy_s stall_s");
         assert_eq!((&shape["compute"], &shape["order"]), (&"sim:0".into(), &"interleaved".into()));
         assert_eq!(

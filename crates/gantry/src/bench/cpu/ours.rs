@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::io::{BufRead, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};

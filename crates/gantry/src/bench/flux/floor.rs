@@ -36,10 +36,16 @@ pub(super) struct Floor {
 
 impl Floor {
     /// Counts the operations of a step of a model file, and measures one large call of each kind.
-    pub(super) fn of(device: &Device, host: &Device, path: &Path, (pixels, text): (usize, usize)) -> Result<Floor> {
+    pub(super) fn of(
+        device: &Device,
+        host: &Device,
+        path: &Path,
+        (pixels, text): (usize, usize),
+    ) -> Result<Floor> {
         let checkpoint = Checkpoint::open(path)?;
         let flux = Flux::read(&checkpoint, &detect(&checkpoint))?;
-        let (product_flops, attention_flops) = operations(&checkpoint, &flux, (device, host), (pixels, text))?;
+        let (product_flops, attention_flops) =
+            operations(&checkpoint, &flux, (device, host), (pixels, text))?;
         let lane = Lane::choose(device, flux.activations())?;
         let config = flux.config();
         let tokens = (pixels / 16).pow(2) + text;
@@ -48,7 +54,8 @@ impl Floor {
         let weight = Weight::new(lane.tensor([config.mlp, config.hidden], &values)?.operand().clone());
         let product_s = timed(&lane, || Ok(drop(x.linear(&weight, None)?)))?;
         let heads = config.hidden / config.head_size;
-        let q = lane.tensor([1, heads, tokens, config.head_size], &random_normal(3, tokens * config.hidden))?;
+        let q =
+            lane.tensor([1, tokens, heads, config.head_size], &random_normal(3, tokens * config.hidden))?;
         let attention_s = timed(&lane, || Ok(drop(q.attention(&q, &q, &Mask::None, 0.1)?)))?;
         let product_flops_per_s = 2.0 * (tokens * config.hidden * config.mlp) as f64 / product_s;
         let attention_flops_per_s = 4.0 * (tokens * tokens * config.hidden) as f64 / attention_s;

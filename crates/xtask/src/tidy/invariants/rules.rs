@@ -87,7 +87,10 @@ const LEDGER: Rule = Rule {
             "the bare library beside us in `bench ops`, where nothing else runs",
         ),
         at("crates/device-cuda/src/kernel.rs", "scratch, which is charged right beside it"),
-        at("crates/device-cuda/src/upload.rs", "a few pinned chunks that uploads share, taken once for each device"),
+        at(
+            "crates/device-cuda/src/upload.rs",
+            "a few pinned chunks that uploads share, taken once for each device",
+        ),
     ],
 };
 
@@ -112,9 +115,7 @@ const FORMATS: Rule = Rule {
         Bytes("GGUF"),
     ],
     instead: "let `checkpoint` read or write it, and offer what was meant as a typed value",
-    places: &[
-        at("crates/gantry/src/bench/flux.rs", "describes a file to `testkit`, which writes it"),
-    ],
+    places: &[at("crates/gantry/src/bench/flux.rs", "describes a file to `testkit`, which writes it")],
 };
 
 const MODELS: Rule = Rule {
@@ -189,6 +190,5 @@ const SHAPES: Rule = Rule {
     ]),
     marks: &[WrittenOnly],
     instead: "give `server` a shape of it (crates/server/src/shapes.rs), which the command line prints as well",
-    places: &[
-    ],
+    places: &[],
 };
