@@ -7,6 +7,7 @@ mod writer;
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use checkpoint::{Advice, Checkpoint, Error};
@@ -76,9 +77,15 @@ fn open_large(folder: &Folder, name: &str, write: fn(&Path) -> u64) -> Checkpoin
     checkpoint
 }
 
-/// One test, because memory of the process is measured and tests run at the same time.
+/// Tests here measure the memory of the process or change what it maps: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn large_files_open_at_once_and_give_memory_back() {
+    let _alone = alone();
     let folder = Folder::new();
     open_large(&folder, "large.gguf", sparse_gguf);
     let checkpoint = open_large(&folder, "large.safetensors", sparse_safetensors);
@@ -101,6 +108,7 @@ fn large_files_open_at_once_and_give_memory_back() {
 
 #[test]
 fn a_file_that_changes_length_is_noticed() {
+    let _alone = alone();
     let folder = Folder::new();
     let file = safetensors(&[], &[tensor("a", "U8", &[5000], &[1; 5000])]);
     let path = folder.write("model.safetensors", &file);
@@ -123,6 +131,7 @@ fn a_file_that_changes_length_is_noticed() {
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 #[test]
 fn a_file_that_is_cut_short_while_it_is_read_is_noticed_and_harms_nobody() {
+    let _alone = alone();
     const LEN: u64 = 4 << 20;
     let folder = Folder::new();
     let values: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8 + 1).collect();
@@ -161,6 +170,7 @@ fn a_file_that_is_cut_short_while_it_is_read_is_noticed_and_harms_nobody() {
 /// The same length and other bytes: only the date tells.
 #[test]
 fn a_file_that_is_overwritten_in_place_is_noticed() {
+    let _alone = alone();
     let folder = Folder::new();
     let file = |value: u8| safetensors(&[], &[tensor("a", "U8", &[5000], &[value; 5000])]);
     let path = folder.write("model.safetensors", &file(1));
@@ -179,6 +189,7 @@ fn a_file_that_is_overwritten_in_place_is_noticed() {
 #[cfg(unix)]
 #[test]
 fn a_file_that_is_removed_stays_readable() {
+    let _alone = alone();
     let folder = Folder::new();
     let path = folder.write("model.safetensors", &safetensors(&[], &[tensor("a", "U8", &[3], &[1, 2, 3])]));
     let checkpoint = Checkpoint::open(&path).unwrap();

@@ -260,10 +260,10 @@ fn write(path: &Path, tensors: &[Made]) -> Result<u64> {
         })
         .collect::<Result<_>>()?;
     let head = SafetensorsHead::new(path, &[], &described)?;
-    let mut file = File::create(path)?;
+    let draft = disk::Draft::beside(path)?;
+    let mut file = draft.file();
     file.write_all(head.bytes())?;
     file.set_len(head.file_bytes())?;
-    drop(file);
     let stretches = stretches(tensors)?;
     let parts: Vec<Part<'_>> = tensors
         .iter()
@@ -277,7 +277,8 @@ fn write(path: &Path, tensors: &[Made]) -> Result<u64> {
             })
         })
         .collect();
-    write_parts(path, &parts)?;
+    write_parts(draft.path(), &parts)?;
+    draft.replace(path)?;
     Ok(head.file_bytes())
 }
 
