@@ -61,7 +61,7 @@ mod tests {
                         if task == 3 {
                             job.cancel();
                         }
-                    })
+                    });
                 });
                 count
             })

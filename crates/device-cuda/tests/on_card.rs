@@ -597,7 +597,8 @@ fn waiting_for_the_card_ends_when_it_is_cancelled() {
     compute.launch(&product(&right)).unwrap();
     let right = values(&device, &right);
     let big = vec![7u8; 256 << 20];
-    let waits: [(&str, &dyn Fn(&device::Stream, &Operand) -> device::Result<()>); 3] = [
+    type Wait<'a> = &'a dyn Fn(&device::Stream, &Operand) -> device::Result<()>;
+    let waits: [(&str, Wait<'_>); 3] = [
         ("reading", &|stream, out| {
             let mut bytes = vec![0; out.extent()];
             stream.read(&out.span(), &mut bytes)

@@ -24,7 +24,7 @@ use crate::{bench, selftest};
 /// Runs the command that was asked for.
 pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
     match &cli.command {
-        Command::Serve(args) => serve::run(Machine::open(&cli.machine)?, args, notes),
+        Command::Serve(args) => serve::run(&Machine::open(&cli.machine)?, args, notes),
         Command::Run(args) => run::run(&Machine::open(&cli.machine)?, args),
         Command::Free(args) => free::run(args),
         Command::Check(args) => check::run(&Machine::open(&cli.machine)?, args),

@@ -112,7 +112,8 @@ fn every_combination_of_files_draws_what_the_demo_draws_and_draws_it_again() {
     let from_checkpoint = ["CheckpointLoaderSimple"];
     let alone = ["UNETLoader", "DualCLIPLoader", "VAELoader"];
     let spread = ["UNETLoaderDisTorch2MultiGPU", "DualCLIPLoaderMultiGPU", "VAELoaderMultiGPU"];
-    let cases: [(&str, &[&str], &[&str], &[&str]); 8] = [
+    type Case<'a> = (&'a str, &'a [&'a str], &'a [&'a str], &'a [&'a str]);
+    let cases: [Case<'_>; 8] = [
         (&model, &parts, &[], &alone),
         (&model, &parts, &SPREAD, &spread),
         (&whole, &[], &[], &from_checkpoint),

@@ -43,7 +43,7 @@ pub(crate) enum Patched {
     /// They run beside the linear layer that the weight belongs to.
     Beside(Beside),
     /// This is used instead of the weight.
-    Instead(Weight),
+    Instead(Box<Weight>),
 }
 
 /// A model's weights, and where its blocks compute.
@@ -222,7 +222,7 @@ impl Staged {
                 let exact = merge_exactly(lane, &kept_weight(lane, spec)?, patches)?;
                 let weight = Weight::whole(allocate(exact.operand().extent())?, Encoding::F32, spec.shape)?;
                 exact.copy_into(&Tensor::new(weight.operand().clone(), lane.clone()))?;
-                next.patched.insert(spec.name.clone(), Patched::Instead(weight));
+                next.patched.insert(spec.name.clone(), Patched::Instead(Box::new(weight)));
             }
             (Way::Beside | Way::Instead, _) => {}
             (Way::Merged, Copies::Streamed) => {

@@ -153,7 +153,7 @@ impl Lease<'_> {
         let patching = &self.session.patching;
         Ok(Some(match patching.patched(name) {
             None => stored.clone(),
-            Some(Patched::Instead(weight)) => weight.clone(),
+            Some(Patched::Instead(weight)) => weight.as_ref().clone(),
             Some(Patched::Beside(_)) => {
                 let exact = merge_exactly(self.lane, stored, patching.set().patches(name))?;
                 Weight::new(exact.operand().clone())

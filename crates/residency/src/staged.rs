@@ -1,6 +1,7 @@
 //! A model's copies on devices, as its plan says.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -203,12 +204,12 @@ pub(crate) fn lanes(
 ) -> Result<BTreeMap<DeviceId, Lane>> {
     let mut lanes = BTreeMap::new();
     for block in &plan.blocks {
-        if !lanes.contains_key(&block.runs_on) {
+        if let Entry::Vacant(place) = lanes.entry(block.runs_on) {
             let device = devices.get(block.runs_on)?;
             // A device that has not the type computes in f32.
-            let lane =
-                dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?;
-            lanes.insert(block.runs_on, lane);
+            place.insert(
+                dtype.map_or_else(|| Lane::preferred(device), |dtype| Lane::choose(device, &[dtype]))?,
+            );
         }
     }
     Ok(lanes)

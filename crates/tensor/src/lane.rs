@@ -87,12 +87,12 @@ impl Lane {
 
     /// These values in f32, as tables of angles are kept.
     pub fn tensor_f32(&self, shape: impl Into<Shape>, values: &[f32]) -> Result<Tensor> {
-        self.upload(DType::F32, shape.into(), values, |value| value.to_le_bytes())
+        self.upload(DType::F32, shape.into(), values, f32::to_le_bytes)
     }
 
     /// Indices into a table.
     pub fn ids(&self, shape: impl Into<Shape>, values: &[i32]) -> Result<Tensor> {
-        self.upload(DType::I32, shape.into(), values, |value| value.to_le_bytes())
+        self.upload(DType::I32, shape.into(), values, i32::to_le_bytes)
     }
 
     /// The same value everywhere; a view of one value.

@@ -24,7 +24,7 @@ const HISTORY: usize = 10_000;
 /// The name of the database in the folder of users' files.
 pub(super) const DATABASE: &str = "gantry.db";
 
-pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Result<ExitCode> {
+pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Result<ExitCode> {
     let logs = LogRing::default();
     serving::start_log(args.verbose, logs.clone());
     for note in notes {
@@ -48,7 +48,7 @@ pub(super) fn run(machine: Machine, args: &ServeArgs, notes: &[String]) -> Resul
         preview: serving::preview_method(args.preview_method),
         profile_file: environment::profile_file(),
     };
-    let studio = serving::studio(&machine, folders, args.compute, settings)?;
+    let studio = serving::studio(machine, folders, args.compute, settings)?;
     let mut catalogue = nodes::catalogue(&studio);
     if args.testing_nodes {
         nodes::add_testing_classes(&mut catalogue, &studio);

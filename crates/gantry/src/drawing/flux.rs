@@ -199,7 +199,7 @@ mod tests {
     fn drawing(offers: &[(&'static str, &str)], whole: bool, said: Option<&str>) -> Drawing {
         let name = |at: usize| offers[at].1.to_owned();
         let offer = |(key, name): &(&'static str, &str)| Offer {
-            key: *key,
+            key,
             name: (*name).to_owned(),
             path: PathBuf::from(*name),
         };

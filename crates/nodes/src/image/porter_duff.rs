@@ -58,12 +58,13 @@ class! {
             let (source_alpha, destination_alpha) =
                 (1.0 - source_mask.values[place], 1.0 - destination_mask.values[place]);
             let mut alpha = 0.0;
-            for at in place * channels..(place + 1) * channels {
+            let colours = place * channels..(place + 1) * channels;
+            for (at, out) in colours.clone().zip(&mut out[colours]) {
                 let over = Layer { colour: source.values[at] * source_alpha, alpha: source_alpha };
                 let under = Layer { colour: destination.values[at] * destination_alpha, alpha: destination_alpha };
                 let mixed = mixed(mode, over, under);
                 alpha = mixed.alpha;
-                out[at] = if alpha > 1e-5 { (mixed.colour / alpha).clamp(0.0, 1.0) } else { 0.0 };
+                *out = if alpha > 1e-5 { (mixed.colour / alpha).clamp(0.0, 1.0) } else { 0.0 };
             }
             *transparency = 1.0 - alpha;
         }

@@ -88,7 +88,7 @@ fn products(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
     let bytes = |side: &usize| (3 * side * side * lane.dtype().bytes()) as u64;
     grow(MATRIX_SIDES.into_iter().take_while(|side| bytes(side) <= room), |side| {
         let (x, weight) = (values(lane, [side, side])?, weight(lane, [side, side])?);
-        let seconds = shortest(lane, || Ok(drop(x.linear(&weight, None)?)))?;
+        let seconds = shortest(lane, || Ok(x.linear(&weight, None)?))?;
         Ok((2.0 * (side as f64).powi(3), seconds))
     })
 }
@@ -97,7 +97,7 @@ fn attentions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
     let bytes = |tokens: &usize| (4 * tokens * HEADS * HEAD * lane.dtype().bytes()) as u64;
     grow(TOKENS.into_iter().take_while(|tokens| bytes(tokens) <= room), |tokens| {
         let x = values(lane, [1, tokens, HEADS, HEAD])?;
-        let seconds = shortest(lane, || Ok(drop(x.attention(&x, &x, &Mask::None, 0.125)?)))?;
+        let seconds = shortest(lane, || Ok(x.attention(&x, &x, &Mask::None, 0.125)?))?;
         Ok((4.0 * (tokens * tokens * HEADS * HEAD) as f64, seconds))
     })
 }
@@ -108,7 +108,7 @@ fn convolutions(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
         let (x, weight) =
             (values(lane, [1, CHANNELS, side, side])?, weight(lane, [CHANNELS, CHANNELS, 3, 3])?);
         let shape = ConvolutionShape::uniform(2, 1, 1);
-        let seconds = shortest(lane, || Ok(drop(x.convolution(&weight, None, &shape)?)))?;
+        let seconds = shortest(lane, || Ok(x.convolution(&weight, None, &shape)?))?;
         Ok((2.0 * (CHANNELS * CHANNELS * 9 * side * side) as f64, seconds))
     })
 }
@@ -118,7 +118,7 @@ fn passes(lane: &Lane, room: u64) -> Result<Option<f64>> {
     let bytes = |count: &usize| (3 * count * lane.dtype().bytes()) as u64;
     let points = grow(PASS_VALUES.into_iter().take_while(|count| bytes(count) <= room), |count| {
         let x = lane.empty([count])?;
-        let seconds = shortest(lane, || Ok(drop(x.add(&x)?)))?;
+        let seconds = shortest(lane, || Ok(x.add(&x)?))?;
         // Two are read, though they are the same, and one is written.
         Ok((bytes(&count) as f64, seconds))
     })?;
@@ -128,7 +128,8 @@ fn passes(lane: &Lane, room: u64) -> Result<Option<f64>> {
 /// Seconds of an operation that has next to nothing to do, where many follow each other.
 fn small_operation(lane: &Lane) -> Result<f64> {
     let x = lane.empty([16])?;
-    let all = || (0..SMALL_OPERATIONS).try_for_each(|_| Ok(drop(x.add(&x)?)));
+    let all = || (0..SMALL_OPERATIONS).try_for_each(|_| x.add(&x).map(drop));
+    let all = || Ok(all()?);
     Ok(shortest(lane, all)? / SMALL_OPERATIONS as f64)
 }
 
@@ -149,15 +150,15 @@ fn grow(
 }
 
 /// The shortest of a few calls, by the device's own clock where it has one. The first one prepares what is kept.
-fn shortest(lane: &Lane, call: impl Fn() -> Result<()>) -> Result<f64> {
+fn shortest<T>(lane: &Lane, call: impl Fn() -> Result<T>) -> Result<f64> {
     let stream = lane.stream();
-    call()?;
+    drop(call()?);
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         stream.synchronize()?;
         let start = Instant::now();
         let begin = stream.record_timed()?;
-        call()?;
+        drop(call()?);
         let end = stream.record_timed()?;
         stream.synchronize()?;
         let outside = start.elapsed().as_secs_f64();

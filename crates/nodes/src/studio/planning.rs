@@ -96,7 +96,7 @@ impl Studio {
             None => HashMap::new(),
             Some(work) => self.footprints(source, manifest, work, (dtype, &profile))?,
         };
-        let work = demand.work.cloned().unwrap_or_else(|| Work::Text { chunks: 0, tokens: 0 });
+        let work = demand.work.cloned().unwrap_or(Work::Text { chunks: 0, tokens: 0 });
         let family = format!("{} {} {dtype} ", manifest.family(), stored_as(manifest));
         let workload = format!("{family}{}", work.name());
         let corrected = |id: DeviceId| {

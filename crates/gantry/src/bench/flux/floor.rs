@@ -52,11 +52,11 @@ impl Floor {
         let x = lane.tensor([tokens, config.hidden], &random_normal(1, tokens * config.hidden))?;
         let values = random_normal(2, config.mlp * config.hidden);
         let weight = Weight::new(lane.tensor([config.mlp, config.hidden], &values)?.operand().clone());
-        let product_s = timed(&lane, || Ok(drop(x.linear(&weight, None)?)))?;
+        let product_s = timed(&lane, || x.linear(&weight, None))?;
         let heads = config.hidden / config.head_size;
         let q =
             lane.tensor([1, tokens, heads, config.head_size], &random_normal(3, tokens * config.hidden))?;
-        let attention_s = timed(&lane, || Ok(drop(q.attention(&q, &q, &Mask::None, 0.1)?)))?;
+        let attention_s = timed(&lane, || q.attention(&q, &q, &Mask::None, 0.1))?;
         let product_flops_per_s = 2.0 * (tokens * config.hidden * config.mlp) as f64 / product_s;
         let attention_flops_per_s = 4.0 * (tokens * tokens * config.hidden) as f64 / attention_s;
         let seconds =
@@ -106,12 +106,12 @@ fn operations(
 }
 
 /// Seconds of one of many equal calls.
-fn timed(lane: &Lane, call: impl Fn() -> Result<()>) -> Result<f64> {
+fn timed(lane: &Lane, call: impl Fn() -> device::Result<Tensor>) -> Result<f64> {
     let stream = lane.stream();
-    (0..3).try_for_each(|_| call())?;
+    (0..3).try_for_each(|_| call().map(drop))?;
     stream.synchronize()?;
     let begin = stream.record_timed()?;
-    (0..CALLS).try_for_each(|_| call())?;
+    (0..CALLS).try_for_each(|_| call().map(drop))?;
     let end = stream.record_timed()?;
     stream.synchronize()?;
     let seconds = end.seconds_since(&begin)?.unwrap_or(f64::INFINITY);
