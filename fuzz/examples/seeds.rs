@@ -11,6 +11,7 @@ fn main() -> std::io::Result<()> {
         (Parser::Safetensors, "safetensors"),
         (Parser::Gguf, "gguf"),
         (Parser::SafetensorsIndex, "safetensors_index"),
+        (Parser::Pickle, "pickle"),
     ] {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder)?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::index::{Index, IndexedTensor};
+use crate::marks::Marked;
 use crate::metadata::Metadata;
 use crate::name_index::NameIndex;
 use crate::refusal::{Kind, recognise};
@@ -13,7 +14,7 @@ use crate::shard_name::ShardName;
 use crate::siblings::Siblings;
 use crate::source::Source;
 use crate::{Advice, Entry, EntryBytes, Error, HeaderFault, ShardFault, TensorFault};
-use crate::{gguf, index, safetensors};
+use crate::{gguf, index, pickle, quantisation, safetensors};
 
 /// The most tensors of a checkpoint, over all its parts.
 pub const MAX_ENTRIES: u64 = 1 << 20;
@@ -27,6 +28,8 @@ pub enum Format {
     Safetensors,
     /// GGUF, in one file or in split parts.
     Gguf,
+    /// A pickle that PyTorch wrote.
+    Pickle,
 }
 
 impl fmt::Display for Format {
@@ -34,6 +37,7 @@ impl fmt::Display for Format {
         f.pad(match self {
             Format::Safetensors => "safetensors",
             Format::Gguf => "GGUF",
+            Format::Pickle => "PyTorch",
         })
     }
 }
@@ -57,6 +61,7 @@ pub struct Checkpoint {
     entries: Vec<Entry>,
     names: NameIndex,
     metadata: Metadata,
+    warnings: Vec<String>,
 }
 
 /// What a parser finds in one file.
@@ -66,7 +71,7 @@ pub(crate) struct Parsed {
 }
 
 impl Checkpoint {
-    /// Opens a safetensors file, a GGUF file, a `*.safetensors.index.json` with all its shards, or the
+    /// Opens a safetensors file, a GGUF file, a PyTorch checkpoint, a `*.safetensors.index.json` with all its shards, or the
     /// first part of a split GGUF with all its parts. What it is, its content says, not its name.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, Error> {
         let path = path.as_ref();
@@ -135,6 +140,11 @@ impl Checkpoint {
         &self.metadata
     }
 
+    /// What is strange about the file though it can be read, as sentences about it.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// The bytes of one of this checkpoint's entries, straight from the map. Nothing is read from disk
     /// until they are touched. They begin wherever the file has them, which need not be a multiple of the
     /// element's size. Panics if the entry is of another checkpoint and its place does not exist here.
@@ -164,6 +174,25 @@ impl Checkpoint {
         self.sources.iter().all(|source| source.is_intact())
     }
 
+    /// Gives the weights of marked layers the encodings that their marks say.
+    fn read_marks(&mut self) -> Result<(), Error> {
+        let marked = Marked {
+            metadata: &self.metadata,
+            entries: &self.entries,
+            find: &|name| self.entry(name),
+            bytes: &|entry| self.bytes(entry),
+        };
+        let fault = |layer: &str, fault| self.sources[0].tensor_error(layer, TensorFault::Mark(fault));
+        let quantisation::Quantised { weights, warnings } = quantisation::read(&marked, &fault)?;
+        for (name, (encoding, shape)) in weights {
+            if let Some(at) = self.names.find(&self.entries, &name) {
+                self.entries[at].quantise(encoding, shape);
+            }
+        }
+        self.warnings = warnings;
+        Ok(())
+    }
+
     fn load(source: Source, siblings: Siblings) -> Result<Checkpoint, Error> {
         let kind = recognise(source.bytes());
         match kind.map_err(|reason| Error::Refused { file: source.path().to_owned(), reason })? {
@@ -174,6 +203,8 @@ impl Checkpoint {
             }
             Kind::Gguf => open_gguf(source, siblings),
             Kind::Json => open_index(&source, siblings),
+            Kind::TorchZip => open_pickle(source, pickle::parse_archive),
+            Kind::TorchLegacy => open_pickle(source, pickle::parse_legacy),
         }
     }
 }
@@ -200,7 +231,11 @@ fn assemble(
     if let (Format::Gguf, Some(first)) = (format, sources.first()) {
         gguf::restore_shapes(first, &metadata, &mut entries, &names)?;
     }
-    Ok(Checkpoint { format, path, sources, entries, names, metadata })
+    let mut checkpoint = Checkpoint { format, path, sources, entries, names, metadata, warnings: Vec::new() };
+    if format == Format::Safetensors {
+        checkpoint.read_marks()?;
+    }
+    Ok(checkpoint)
 }
 
 /// Adds the entries of one more part.
@@ -285,6 +320,16 @@ fn open_gguf(source: Source, mut siblings: Siblings) -> Result<Checkpoint, Error
     }
 }
 
+/// Opens a file that PyTorch wrote, in one of its forms.
+fn open_pickle(
+    source: Source,
+    parse: fn(&Arc<Source>) -> Result<Parsed, Error>,
+) -> Result<Checkpoint, Error> {
+    let source = Arc::new(source);
+    let parsed = parse(&source)?;
+    assemble(Format::Pickle, source.path().to_owned(), vec![source], parsed)
+}
+
 /// Which part of a split GGUF a file says it is, counted from 1, and of how many.
 fn split_place(metadata: &Metadata) -> (u64, u64) {
     let number = metadata.u64("split.no").unwrap_or(0).saturating_add(1);
@@ -298,6 +343,7 @@ fn not_a_part(part: &Source, wanted: Kind) -> Result<Option<&'static str>, Error
         Ok(Kind::Safetensors) => Ok(Some("it is a safetensors file")),
         Ok(Kind::Gguf) => Ok(Some("it is a GGUF file")),
         Ok(Kind::Json) => Ok(Some("it is a JSON file")),
+        Ok(Kind::TorchZip | Kind::TorchLegacy) => Ok(Some("it is a PyTorch checkpoint")),
         Err(reason) => Err(Error::Refused { file: part.path().to_owned(), reason }),
     }
 }

@@ -10,7 +10,7 @@ use crate::name_index::Named;
 pub const MAX_NAME_BYTES: u64 = 65_535;
 
 /// One tensor in a checkpoint. Entries come from a [`Checkpoint`](crate::Checkpoint), which has checked
-/// that the bytes are there and belong to no other entry.
+/// that the bytes are there and, but for tensors of a pickle that share a storage, belong to no other entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     name: Box<str>,
@@ -54,6 +54,11 @@ impl Entry {
             self.stored_shape = Some(Box::new(self.shape));
             self.shape = shape;
         }
+    }
+
+    /// Says what the bytes really are; the encoding and the shape together have as many.
+    pub(crate) fn quantise(&mut self, encoding: Encoding, shape: Shape) {
+        (self.encoding, self.shape) = (encoding, shape);
     }
 
     /// The name in the file.

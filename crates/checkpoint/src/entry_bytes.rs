@@ -20,6 +20,13 @@ impl EntryBytes {
         EntryBytes { source, range }
     }
 
+    /// Bytes that were computed from those of a file, under a name for people.
+    #[must_use]
+    pub fn computed(name: &str, bytes: Vec<u8>) -> EntryBytes {
+        let range = 0..bytes.len();
+        EntryBytes { source: Arc::new(Source::memory(name, bytes.into())), range }
+    }
+
     /// A share in a part of these bytes. Panics if `range` is not inside them.
     pub fn slice(&self, range: Range<usize>) -> EntryBytes {
         assert!(range.start <= range.end && range.end <= self.range.len(), "{range:?} of {self:?}");

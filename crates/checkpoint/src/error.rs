@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use meta::{ByteSize, MAX_RANK, Shape, SizeError};
 
-use crate::Refusal;
+use crate::{PickleFault, Refusal};
 
 /// What went wrong with a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -206,6 +206,34 @@ pub enum HeaderFault {
         /// How many.
         bytes: u64,
     },
+    /// A pickle that cannot be read without calling something.
+    #[error("{fault}")]
+    Pickle {
+        /// What it does.
+        fault: PickleFault,
+    },
+    /// An archive without a pickle.
+    #[error(
+        "this zip archive has no data.pkl, so it is no PyTorch checkpoint: unpack it and name the model file in it"
+    )]
+    NoPickle,
+    /// An archive whose list does not have the form of one.
+    #[error("entry {number} of the zip archive's list cannot be read: fetch the file again")]
+    ArchiveList {
+        /// Counted from 0.
+        number: u64,
+    },
+    /// An entry of an archive that is compressed or encrypted.
+    #[error(
+        "{name:?} is compressed or encrypted in the zip archive, which PyTorch never does: save the model again"
+    )]
+    Packed {
+        /// Which.
+        name: String,
+    },
+    /// A pickle for big-endian machines.
+    #[error("its numbers are written in big-endian byte order: save the model on another machine")]
+    PickleOrder,
     /// A GGUF version that cannot be read.
     #[error(
         "GGUF version {version} cannot be read, only 2 and 3: convert the model again with a current tool"
@@ -334,6 +362,33 @@ pub enum TensorFault {
         /// The shape in `comfy.gguf.orig_shape`.
         original: Vec<i64>,
     },
+    /// Its values do not stand in order in a pickle.
+    #[error("its values do not stand in order (strides {strides:?}): save it again with .contiguous()")]
+    Strided {
+        /// Values from one index of each dimension to the next.
+        strides: Vec<u64>,
+    },
+    /// The storage that a pickle says it lies in is not there.
+    #[error("its storage {storage:?} is not in the file: fetch the file again")]
+    NoStorage {
+        /// The storage's name.
+        storage: String,
+    },
+    /// It does not lie in its storage.
+    #[error(
+        "its {len} bytes from value {offset} on do not lie in its storage of {storage} bytes: fetch the file again"
+    )]
+    OutsideStorage {
+        /// Values before its first.
+        offset: u64,
+        /// Bytes it has.
+        len: u64,
+        /// Bytes of the storage.
+        storage: u64,
+    },
+    /// It is marked as quantised, and cannot be read as such.
+    #[error(transparent)]
+    Mark(#[from] MarkFault),
     /// An index says that a shard holds it, but the shard does not.
     #[error(
         "the index says that {shard:?} holds it, but that file does not: the files are of different models"
@@ -341,6 +396,110 @@ pub enum TensorFault {
     NotInShard {
         /// The shard's file name.
         shard: String,
+    },
+}
+
+/// Why a layer that is marked as quantised cannot be read. The layer is named by the error around this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MarkFault {
+    /// What marks it is not the JSON that it should be.
+    #[error("its mark {mark} cannot be read: {reason}: fetch the file again")]
+    Json {
+        /// Where the mark stands.
+        mark: &'static str,
+        /// What the JSON reader said.
+        reason: String,
+    },
+    /// What marks it is longer than any honest mark.
+    #[error("its mark comfy_quant has {bytes} bytes and the limit is {limit}: fetch the file again")]
+    TooLong {
+        /// Bytes it has.
+        bytes: u64,
+        /// The most that are read.
+        limit: u64,
+    },
+    /// Its mark does not say how it is stored.
+    #[error(
+        "its mark names no format, so that nothing says how its weight is stored: get another file of the model"
+    )]
+    NoFormat,
+    /// A format that is not known here.
+    #[error(
+        "it is marked as {format:?}, which is not supported: use a file of the model in int8_tensorwise, nvfp4, mxfp8, \
+         float8_e4m3fn, float8_e5m2, bf16 or GGUF"
+    )]
+    Format {
+        /// The format.
+        format: String,
+    },
+    /// A bank of matrices, one for each expert.
+    #[error(
+        "it is marked as {format:?} with {experts} experts; banks of experts are not supported: use a file of the model \
+         in bf16 or GGUF"
+    )]
+    Experts {
+        /// The format.
+        format: String,
+        /// How many it says it has.
+        experts: u64,
+    },
+    /// A tensor that the format needs is not there.
+    #[error("its {tensor} is missing, which its format needs: fetch the file again")]
+    Missing {
+        /// The tensor's name in the layer.
+        tensor: &'static str,
+    },
+    /// A tensor is of another type than the format has it in.
+    #[error(
+        "its {tensor} is {got}, and its format has {expected}: the mark is of another file; get another one"
+    )]
+    Type {
+        /// The tensor's name in the layer.
+        tensor: &'static str,
+        /// What the format has.
+        expected: String,
+        /// What the file has.
+        got: &'static str,
+    },
+    /// A tensor has another shape than the format has it in.
+    #[error(
+        "its {tensor} has the shape {got}, and its format needs {expected}: fetch or convert the file again"
+    )]
+    Shape {
+        /// The tensor's name in the layer.
+        tensor: &'static str,
+        /// What the format needs.
+        expected: String,
+        /// What the file has.
+        got: String,
+    },
+    /// A scale that is no number.
+    #[error(
+        "its {tensor} is {value} in row {row}, which would make every picture black: fetch or convert the file again"
+    )]
+    NotFinite {
+        /// The tensor's name in the layer.
+        tensor: &'static str,
+        /// Which of its values, counted from 0.
+        row: usize,
+        /// What it is.
+        value: String,
+    },
+    /// Columns cannot be rotated in groups of this size.
+    #[error(
+        "its convrot_groupsize is {group}; rotations have 4, 16, 64, 256 or 1024 columns: convert the file again"
+    )]
+    Group {
+        /// The size.
+        group: u64,
+    },
+    /// Groups of columns do not fit its rows.
+    #[error("its convrot_groupsize of {group} does not divide its {columns} columns: convert the file again")]
+    GroupDoesNotDivide {
+        /// The size.
+        group: u64,
+        /// Columns of the weight.
+        columns: usize,
     },
 }
 
@@ -389,6 +548,12 @@ pub enum ValueFault {
     NotThat {
         /// What they must be.
         wanted: &'static str,
+    },
+    /// Marks of quantised layers that are not the JSON that they should be.
+    #[error("its JSON cannot be read: {reason}: fetch the file again")]
+    Marks {
+        /// What the JSON reader said.
+        reason: String,
     },
     /// The array no longer has the form that it had when the file was opened.
     #[error("the array ends before element {index}: another program changed the file")]

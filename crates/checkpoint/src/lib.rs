@@ -1,11 +1,11 @@
-//! Model files: safetensors and GGUF, opened by mapping them, with every tensor named and nothing
+//! Model files: safetensors, GGUF and PyTorch's pickles, opened by mapping them, with every tensor named and nothing
 //! copied. This is the only crate that knows a file format.
 //!
 //! [`Checkpoint::open`] recognises a file by its content, checks its header against fixed limits and
 //! lists its tensors as [`Entry`] values. A sharded safetensors index and the first file of a split
 //! GGUF open all their parts. What cannot be opened, and why, is an [`Error`] that names the file, the
-//! tensor where there is one, the reason, and what to do. Pickle files are refused: reading one can run
-//! code.
+//! tensor where there is one, the reason, and what to do. Pickles are read by a machine that calls nothing, and those
+//! that call anything but what describes tensors are refused.
 //!
 //! ```no_run
 //! let checkpoint = checkpoint::Checkpoint::open("flux1-dev-Q4_K_S.gguf")?;
@@ -38,27 +38,33 @@ mod error;
 mod gguf;
 mod index;
 mod layout;
+mod marks;
 mod metadata;
 mod name_index;
+mod pickle;
 mod precision;
+mod quantisation;
 mod refusal;
 mod safetensors;
 mod shard_name;
 mod siblings;
 mod source;
 mod tokenizer;
+mod values;
 mod writing;
 
 pub use checkpoint::{Checkpoint, Format, MAX_ENTRIES, MAX_SHARDS, Shard};
 pub use entry::{Entry, MAX_NAME_BYTES};
 pub use entry_bytes::EntryBytes;
-pub use error::{Error, HeaderFault, ShardFault, TensorFault, ValueFault};
+pub use error::{Error, HeaderFault, MarkFault, ShardFault, TensorFault, ValueFault};
 pub use gguf::{
     Array, ElementType, Elements, MAX_GGUF_ALIGNMENT, MAX_GGUF_HEADER_BYTES, MAX_GGUF_KEYS,
     MAX_GGUF_STRING_BYTES,
 };
 pub use index::MAX_INDEX_BYTES;
+pub use marks::{MAX_HEADER_MARKS_BYTES, MAX_MARK_BYTES};
 pub use metadata::{Metadata, Value};
+pub use pickle::{MAX_PICKLE_BYTES, PickleFault};
 pub use precision::Precision;
 pub use refusal::Refusal;
 pub use safetensors::MAX_SAFETENSORS_HEADER_BYTES;

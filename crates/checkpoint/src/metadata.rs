@@ -10,6 +10,9 @@ use crate::name_index::{NameIndex, Named};
 use crate::source::Source;
 use crate::{Error, ValueFault};
 
+/// The key under which converters say what a model is.
+const ARCHITECTURE: &str = "general.architecture";
+
 /// The metadata of a checkpoint: values by key, in the file's order.
 #[derive(Debug)]
 pub struct Metadata {
@@ -93,6 +96,11 @@ impl Metadata {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
         self.value(&self.pairs[self.index.find(&self.pairs, key)?])
+    }
+
+    /// What the file says that its model is, by the word of who converted it: `flux`, `wan`, `llama`. Only GGUF files do.
+    pub fn architecture(&self) -> Option<&str> {
+        self.str(ARCHITECTURE).filter(|name| !name.is_empty())
     }
 
     /// The value of a key, if it is text.

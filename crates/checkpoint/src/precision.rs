@@ -30,7 +30,8 @@ impl Checkpoint {
         let mut scaled = false;
         for entry in entries {
             *by_encoding.entry(entry.encoding()).or_default() += entry.shape().count() as u64;
-            scaled |= self.scale_of(entry).is_some();
+            // Codes that need scales have them in their name.
+            scaled |= entry.encoding().scheme().is_none() && self.scale_of(entry).is_some();
         }
         let most = by_encoding.iter().max_by_key(|(encoding, values)| (**values, **encoding));
         Precision { encoding: most.map_or(Encoding::F32, |(encoding, _)| *encoding), scaled }

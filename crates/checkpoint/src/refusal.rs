@@ -7,6 +7,7 @@ use meta::ByteSize;
 
 use crate::error::excerpt;
 use crate::gguf::MAGIC as GGUF_MAGIC;
+use crate::pickle::LEGACY_MAGIC;
 use crate::safetensors::LENGTH_BYTES;
 
 /// A file that can be read.
@@ -16,6 +17,10 @@ pub(crate) enum Kind {
     Gguf,
     /// A JSON file, which may be the index of a sharded safetensors checkpoint.
     Json,
+    /// A PyTorch checkpoint: a zip archive with a pickle in it.
+    TorchZip,
+    /// A PyTorch checkpoint of the format before 2020: pickles with PyTorch's number in front.
+    TorchLegacy,
 }
 
 /// Something that is not opened, because of what it is.
@@ -38,11 +43,7 @@ pub enum Refusal {
     WebPage,
     /// JSON that is no index of shards.
     Json,
-    /// A PyTorch checkpoint (zip archive with a pickle in it).
-    TorchZip,
-    /// A PyTorch checkpoint of the format before 2020 (a bare pickle with PyTorch's number in front).
-    TorchLegacy,
-    /// A bare Python pickle.
+    /// A bare Python pickle, without tensors that could be used where they lie.
     Pickle,
     /// A tar archive, as the oldest PyTorch wrote them, pickle included.
     Tar,
@@ -57,9 +58,9 @@ pub enum Refusal {
     },
 }
 
-/// What to do about a pickle. The reader unpickles nothing but tensors (`weights_only`).
-const CONVERT: &str = "Reading a pickle can run any code that its author put in, so Gantry does not open them. Get the \
-    model as .safetensors, or convert it where Python and PyTorch are: python -c \"import sys, torch; from \
+/// What to do about a pickle that PyTorch did not write. The reader unpickles nothing but tensors (`weights_only`).
+const CONVERT: &str = "Reading a pickle can run any code that its author put in, so Gantry opens only those that PyTorch \
+    wrote, and calls nothing of them. Get the model as .safetensors, or convert it where Python and PyTorch are: python -c \"import sys, torch; from \
     safetensors.torch import save_file; m = torch.load(sys.argv[1], map_location='cpu', weights_only=True); m = \
     m.get('state_dict', m); save_file({k: v.contiguous().clone() for k, v in m.items() if hasattr(v, 'clone')}, \
     sys.argv[2])\" MODEL.ckpt MODEL.safetensors";
@@ -89,8 +90,6 @@ impl fmt::Display for Refusal {
             Refusal::Json => f.write_str(
                 "this JSON file has no tensors in a \"weight_map\", so it is no index of model files: name the model file itself",
             ),
-            Refusal::TorchZip => write!(f, "this is a PyTorch checkpoint, which is a pickle. {CONVERT}"),
-            Refusal::TorchLegacy => write!(f, "this is an old PyTorch checkpoint, which is a pickle. {CONVERT}"),
             Refusal::Pickle => write!(f, "this is a Python pickle. {CONVERT}"),
             Refusal::Tar => write!(
                 f,
@@ -121,7 +120,18 @@ pub(crate) fn recognise(bytes: &[u8]) -> Result<Kind, Refusal> {
     if is_safetensors(bytes) {
         return Ok(Kind::Safetensors);
     }
+    if bytes.starts_with(LEGACY_MAGIC) {
+        return Ok(Kind::TorchLegacy);
+    }
+    if bytes.starts_with(b"PK\x03\x04") && has_pickle(bytes) {
+        return Ok(Kind::TorchZip);
+    }
     recognise_text(bytes).unwrap_or_else(|| Err(recognise_binary(bytes)))
+}
+
+/// PyTorch writes the pickle first, so its name is near the start.
+fn has_pickle(bytes: &[u8]) -> bool {
+    bytes[..bytes.len().min(4096)].windows(8).any(|window| window == b"data.pkl")
 }
 
 /// A header length with room above it, then the opening brace of the header.
@@ -152,10 +162,7 @@ fn lfs_size(pointer: &[u8]) -> Option<u64> {
 }
 
 fn recognise_binary(bytes: &[u8]) -> Refusal {
-    /// The start of a pickle that holds only PyTorch's legacy magic number.
-    const TORCH_LEGACY: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
-    const STARTS: [(&[u8], Refusal); 11] = [
-        (TORCH_LEGACY, Refusal::TorchLegacy),
+    const STARTS: [(&[u8], Refusal); 10] = [
         (b"\x1f\x8b", Refusal::Archive("gzip")),
         (b"7z\xbc\xaf\x27\x1c", Refusal::Archive("7z")),
         (b"Rar!", Refusal::Archive("rar")),
@@ -172,9 +179,7 @@ fn recognise_binary(bytes: &[u8]) -> Refusal {
     }
     let head = &bytes[..bytes.len().min(4096)];
     if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"PK\x05\x06") {
-        // PyTorch writes the pickle first, so its name is near the start.
-        let has_pickle = head.windows(8).any(|window| window == b"data.pkl");
-        return if has_pickle { Refusal::TorchZip } else { Refusal::Archive("zip") };
+        return Refusal::Archive("zip");
     }
     if is_pickle(bytes) {
         return Refusal::Pickle;

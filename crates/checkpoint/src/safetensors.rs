@@ -63,7 +63,7 @@ fn header_bytes(source: &Source) -> Result<&[u8], Error> {
 }
 
 /// The names that safetensors has for element types.
-const DTYPES: [(&str, DType); 15] = [
+const DTYPES: [(&str, DType); 16] = [
     ("F64", DType::F64),
     ("F32", DType::F32),
     ("F16", DType::F16),
@@ -79,6 +79,8 @@ const DTYPES: [(&str, DType); 15] = [
     ("U16", DType::U16),
     ("U8", DType::U8),
     ("BOOL", DType::Bool),
+    // Exponents of block scales: nothing takes them for numbers of their own, so they are bytes.
+    ("F8_E8M0", DType::U8),
 ];
 
 /// The element type that a safetensors dtype names.

@@ -5,7 +5,8 @@ mod campaign;
 mod writer;
 
 use campaign::seeds::Parser;
-use campaign::{MAX_BYTES_PER_INPUT_BYTE, MAX_EXTRA_BYTES, allocation, run};
+use campaign::{MAX_EXTRA_BYTES, allocation, run};
+use testkit::pickle::{PickleForm, Pickler, with_storages};
 use writer::{Gguf, Tensor, tensor, value};
 
 #[global_allocator]
@@ -48,6 +49,7 @@ fn headers_cannot_cost_more_memory_than_they_are_long() {
         ("metadata", Parser::Safetensors, writer::safetensors(&texts, &[])),
         ("tensors", Parser::Gguf, Gguf::new(&[], &empty(24)).write()),
         ("keys", Parser::Gguf, Gguf::new(&values, &[]).write()),
+        ("values", Parser::Pickle, empty_dictionaries(count)),
         ("tensors", Parser::SafetensorsIndex, writer::index(&tensor_index).into_bytes()),
     ] {
         let len = file.len() as u64;
@@ -56,12 +58,20 @@ fn headers_cannot_cost_more_memory_than_they_are_long() {
             "{parser:?} {what}: {len} bytes, {allocated} allocated, {:.2} times",
             allocated as f64 / len as f64
         );
-        assert_eq!(result.is_ok(), parser != Parser::SafetensorsIndex, "{parser:?} {what}: {result:?}");
+        let opens = !matches!(parser, Parser::SafetensorsIndex | Parser::Pickle);
+        assert_eq!(result.is_ok(), opens, "{parser:?} {what}: {result:?}");
         assert!(
-            allocated <= MAX_BYTES_PER_INPUT_BYTE * len + MAX_EXTRA_BYTES,
+            allocated <= parser.bytes_per_input_byte() * len + MAX_EXTRA_BYTES,
             "{parser:?} {what}: {allocated}"
         );
     }
+}
+
+/// A pickle in which every byte makes a value.
+fn empty_dictionaries(count: usize) -> Vec<u8> {
+    let mut pickle = Pickler::new(PickleForm::Archive);
+    pickle.raw(&vec![b'}'; count]).raw(b".");
+    with_storages(PickleForm::Archive, &pickle.bytes, &[])
 }
 
 #[test]

@@ -13,6 +13,7 @@ use checkpoint::{Checkpoint, Error, Value};
 use meta::{DType, Encoding, QuantFormat, Shape};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
+use testkit::pickle::{self, PickleForm, PickledTensor};
 use writer::{Gguf, Tensor, array_value, str_value, text, value};
 
 const SAFETENSORS_TYPES: [(&str, DType); 6] = [
@@ -32,6 +33,9 @@ const GGUF_TYPES: [(u32, Encoding); 6] = [
     (14, Encoding::Quant(QuantFormat::Q6_K)),
     (19, Encoding::Quant(QuantFormat::IQ1_S)),
 ];
+
+/// What a pickle of the older form begins with.
+const PICKLE_START: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.N.N.";
 
 /// A tensor of one of six types, small dimensions, and what its bytes are made from.
 type Described = (usize, Vec<u64>, u8);
@@ -109,6 +113,29 @@ fn open_damaged(mut file: Vec<u8>, changes: &[(prop::sample::Index, u8)], keep: 
     }
 }
 
+const PICKLE_TYPES: [DType; 6] = [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I16, DType::Bool];
+
+fn pickle_file(tensors: &BTreeMap<String, Described>, form: PickleForm) -> (Vec<u8>, Vec<Tensor<DType>>) {
+    let write = |(name, (kind, dims, seed)): (&String, &Described)| {
+        let kind = PICKLE_TYPES[*kind];
+        let bytes = fill(Encoding::Plain(kind).bytes(&shape(dims)).unwrap(), *seed);
+        Tensor { name: name.clone(), kind, dims: dims.clone(), bytes }
+    };
+    let tensors: Vec<Tensor<DType>> = tensors.iter().map(write).collect();
+    let shapes: Vec<Shape> = tensors.iter().map(|tensor| shape(&tensor.dims)).collect();
+    let pickled: Vec<PickledTensor<'_>> = tensors
+        .iter()
+        .zip(&shapes)
+        .map(|(tensor, shape)| PickledTensor {
+            name: &tensor.name,
+            dtype: tensor.kind,
+            shape: shape.dims(),
+            bytes: &tensor.bytes,
+        })
+        .collect();
+    (pickle::pickled(form, None, &pickled), tensors)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -152,6 +179,16 @@ proptest! {
     }
 
     #[test]
+    fn pickles_come_back(tensors in tensors(), legacy in any::<bool>()) {
+        let form = if legacy { PickleForm::Legacy } else { PickleForm::Archive };
+        let (file, tensors) = pickle_file(&tensors, form);
+        match open(file) {
+            Ok(checkpoint) => check(&checkpoint, &tensors, Encoding::Plain),
+            Err(error) => prop_assert!(tensors.is_empty(), "{}", error),
+        }
+    }
+
+    #[test]
     fn every_number_comes_back(numbers in vec(any::<i64>(), 0..20), floats in vec(any::<f64>(), 0..20)) {
         let packed: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let packed_floats: Vec<u8> = floats.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -178,11 +215,14 @@ proptest! {
         open_damaged(writer::safetensors(&[("k", "v")], &safetensors_file(&tensors)), &changes, keep);
         let pairs = [("text", str_value("v")), ("list", array_value(8, 2, &[text(b"a"), text(b"b")].concat()))];
         open_damaged(Gguf::new(&pairs, &gguf_file(&tensors)).write(), &changes, keep);
+        for form in [PickleForm::Archive, PickleForm::Legacy] {
+            open_damaged(pickle_file(&tensors, form).0, &changes, keep);
+        }
     }
 
     #[test]
     fn noise_never_panics(noise in vec(any::<u8>(), 0..300)) {
-        for start in [&b""[..], b"GGUF\x03\0\0\0", b"\x20\0\0\0\0\0\0\0{", b"{\"weight_map\":{"] {
+        for start in [&b""[..], b"GGUF\x03\0\0\0", b"\x20\0\0\0\0\0\0\0{", b"{\"weight_map\":{", PICKLE_START] {
             open_damaged([start, &noise].concat(), &[], None);
             let _ = Parser::SafetensorsIndex.open([start, &noise].concat());
         }

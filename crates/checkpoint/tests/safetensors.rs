@@ -75,7 +75,7 @@ fn every_dtype_with_its_bytes() {
 
 #[test]
 fn unknown_dtypes_name_the_tensor() {
-    for dtype in ["F4", "F6_E2M3", "F8_E8M0", "C64", "f32", "", &"x".repeat(200)] {
+    for dtype in ["F4", "F6_E2M3", "C64", "f32", "", &"x".repeat(200)] {
         let header = format!(r#"{{"a.b":{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,4]}}}}"#);
         match tensor_fault(&header, &[0; 4]) {
             (name, TensorFault::UnknownDtype { dtype: got }) => {

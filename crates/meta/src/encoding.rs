@@ -1,8 +1,8 @@
-//! How a tensor's values are stored: plain elements or quantised blocks.
+//! How a tensor's values are stored: plain elements, quantised blocks, or codes with scales beside them.
 
 use std::fmt;
 
-use crate::{DType, QuantFormat, Shape};
+use crate::{DType, QuantFormat, Scheme, Shape};
 
 /// How the values of a tensor are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,6 +11,8 @@ pub enum Encoding {
     Plain(DType),
     /// Blocks along the last dimension that share scales.
     Quant(QuantFormat),
+    /// Codes that mean nothing without the scales beside them.
+    Scaled(Scheme),
 }
 
 /// Why a shape has no byte size in an encoding.
@@ -51,6 +53,7 @@ impl Encoding {
         match self {
             Encoding::Plain(_) => 1,
             Encoding::Quant(format) => format.block_len(),
+            Encoding::Scaled(scheme) => scheme.block_len(),
         }
     }
 
@@ -59,6 +62,7 @@ impl Encoding {
         match self {
             Encoding::Plain(dtype) => dtype.bytes(),
             Encoding::Quant(format) => format.block_bytes(),
+            Encoding::Scaled(scheme) => scheme.block_bytes(),
         }
     }
 
@@ -66,15 +70,23 @@ impl Encoding {
     pub const fn dtype(self) -> Option<DType> {
         match self {
             Encoding::Plain(dtype) => Some(dtype),
-            Encoding::Quant(_) => None,
+            Encoding::Quant(_) | Encoding::Scaled(_) => None,
         }
     }
 
     /// The block format, if values are quantised.
     pub const fn quant(self) -> Option<QuantFormat> {
         match self {
-            Encoding::Plain(_) => None,
             Encoding::Quant(format) => Some(format),
+            Encoding::Plain(_) | Encoding::Scaled(_) => None,
+        }
+    }
+
+    /// The scheme, if the values need scales beside them.
+    pub const fn scheme(self) -> Option<Scheme> {
+        match self {
+            Encoding::Scaled(scheme) => Some(scheme),
+            Encoding::Plain(_) | Encoding::Quant(_) => None,
         }
     }
 
@@ -95,6 +107,7 @@ impl Encoding {
         match self {
             Encoding::Plain(dtype) => dtype.name(),
             Encoding::Quant(format) => format.name(),
+            Encoding::Scaled(scheme) => scheme.name(),
         }
     }
 }
@@ -108,6 +121,12 @@ impl From<DType> for Encoding {
 impl From<QuantFormat> for Encoding {
     fn from(format: QuantFormat) -> Self {
         Encoding::Quant(format)
+    }
+}
+
+impl From<Scheme> for Encoding {
+    fn from(scheme: Scheme) -> Self {
+        Encoding::Scaled(scheme)
     }
 }
 

@@ -3,12 +3,14 @@
 //! allocates device memory or knows a file format.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 mod byte_size;
 mod device_id;
 mod dtype;
 mod encoding;
 mod moment;
 mod quant;
+mod scheme;
 mod shape;
 
 pub use byte_size::{ByteSize, ParseByteSizeError};
@@ -17,4 +19,5 @@ pub use dtype::DType;
 pub use encoding::{Encoding, SizeError};
 pub use moment::Moment;
 pub use quant::QuantFormat;
+pub use scheme::{Rotation, ScaleTiles, Scheme};
 pub use shape::{MAX_RANK, Shape, ShapeError};

@@ -59,7 +59,7 @@ pub fn run(parser: Parser, inputs: u64, seed: u64) -> Report {
         let elapsed = start.elapsed();
         let place = format!("{parser:?} input {number} of seed {seed}");
         assert!(elapsed < MAX_TIME, "{place}: {elapsed:?} for {len} bytes");
-        let limit = MAX_BYTES_PER_INPUT_BYTE * len + MAX_EXTRA_BYTES;
+        let limit = parser.bytes_per_input_byte() * len + MAX_EXTRA_BYTES;
         assert!(allocated <= limit, "{place}: {allocated} bytes allocated for an input of {len}");
         report.inputs += 1;
         report.slowest = report.slowest.max(elapsed);

@@ -47,7 +47,7 @@ const NUMBERS: [u64; 18] = [
 ];
 
 /// Pieces of headers.
-const PIECES: [&[u8]; 14] = [
+const PIECES: [&[u8]; 17] = [
     b"\"__metadata__\":{},",
     b"\"data_offsets\":[0,0]",
     b"\"shape\":[],",
@@ -62,6 +62,9 @@ const PIECES: [&[u8]; 14] = [
     b"general.alignment",
     b"\x09\0\0\0\x09\0\0\0",
     b"\xff\xfe",
+    b"cos\nsystem\n",
+    b"}q\x01(",
+    b"h\x01R",
 ];
 
 /// A damaged copy of one of `seeds`.

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use checkpoint::{Checkpoint, Error};
+use meta::DType;
+use testkit::pickle::{PickleForm, PickledTensor, pickled};
 
 use super::exercise::exercise;
 use crate::writer::{
@@ -16,10 +18,21 @@ pub enum Parser {
     Safetensors,
     Gguf,
     SafetensorsIndex,
+    Pickle,
 }
 
 impl Parser {
-    pub const ALL: [Parser; 3] = [Parser::Safetensors, Parser::Gguf, Parser::SafetensorsIndex];
+    pub const ALL: [Parser; 4] =
+        [Parser::Safetensors, Parser::Gguf, Parser::SafetensorsIndex, Parser::Pickle];
+
+    /// The most memory that opening may take at once, for each byte of the input. An instruction of a pickle may be one byte
+    /// and make a value; the limit on the length of pickles bounds what that comes to.
+    pub fn bytes_per_input_byte(self) -> u64 {
+        match self {
+            Parser::Pickle => 96,
+            _ => super::MAX_BYTES_PER_INPUT_BYTE,
+        }
+    }
 
     /// Valid files.
     pub fn seeds(self) -> Vec<Vec<u8>> {
@@ -30,6 +43,7 @@ impl Parser {
                 index(&[("a", SHARDS[0].0), ("b", SHARDS[1].0)]).into_bytes(),
                 index(&[("b", SHARDS[1].0)]).into_bytes(),
             ],
+            Parser::Pickle => pickle_seeds(),
         }
     }
 
@@ -47,6 +61,7 @@ impl Parser {
                 let parts = SHARDS.map(|(name, bytes)| (name, Cow::Borrowed(bytes))).into();
                 Checkpoint::from_memory(("input.safetensors.index.json", Cow::Owned(file)), parts)
             }
+            Parser::Pickle => Checkpoint::from_memory(("input.pth", Cow::Owned(file)), Vec::new()),
         };
         let checkpoint = opened.inspect_err(|error| {
             assert!(error.file().to_str().is_some_and(|name| !name.is_empty()), "{error:?}");
@@ -123,4 +138,18 @@ fn gguf_seeds() -> Vec<Vec<u8>> {
         Gguf::new(&split(0), &tensors).write(),
         Gguf { version: 2, ..Gguf::new(&[], &many) }.write(),
     ]
+}
+
+fn pickle_seeds() -> Vec<Vec<u8>> {
+    let tensor = |name, dtype, shape, bytes| PickledTensor { name, dtype, shape, bytes };
+    let tensors = [
+        tensor("conv.weight", DType::F16, &[2, 3, 1][..], &[7; 12][..]),
+        tensor("conv.bias", DType::F32, &[2], &[1; 8]),
+        tensor("steps", DType::I64, &[], &[3; 8]),
+        tensor("none", DType::F32, &[0, 4], &[]),
+    ];
+    let forms = [PickleForm::Archive, PickleForm::Legacy];
+    let wrapped = forms.map(|form| pickled(form, Some("params_ema"), &tensors));
+    let plain = forms.map(|form| pickled(form, None, &tensors));
+    [wrapped, plain].concat()
 }
