@@ -32,7 +32,7 @@ pub(crate) fn encoder(encoding: Encoding) -> Result<Encoder, Error> {
         Encoding::Plain(DType::BF16) => write_bf16,
         Encoding::Plain(DType::F8E4M3) => |values, out| write_bytes(values, out, to_f8_e4m3),
         Encoding::Plain(DType::F8E5M2) => |values, out| write_bytes(values, out, to_f8_e5m2),
-        Encoding::Plain(_) => return Err(unknown),
+        Encoding::Plain(_) | Encoding::Scaled(_) => return Err(unknown),
         Encoding::Quant(format) => quantise::writer(format).ok_or(unknown)?,
     };
     Ok(Encoder { block_len: encoding.block_len(), block_bytes: encoding.block_bytes(), write })

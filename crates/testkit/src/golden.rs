@@ -65,6 +65,21 @@ impl Golden {
         Ok((*entry.shape(), decode(entry.encoding(), self.checkpoint.bytes(entry))?))
     }
 
+    /// The full shape of a tensor, whether it is stored whole or in pieces; `None` if there is none of this name.
+    pub fn shape(&self, name: &str) -> Result<Option<Shape>, Error> {
+        if let Some(entry) = self.checkpoint.entry(name) {
+            return Ok(Some(*entry.shape()));
+        }
+        let Some(text) = self.checkpoint.metadata().str(name) else { return Ok(None) };
+        Ok(Some(self.json::<Sampling>(name, text)?.shape(name)?))
+    }
+
+    /// The names of the tensors that are kept in pieces.
+    pub fn sampled_names(&self) -> impl Iterator<Item = &str> {
+        let metadata = self.checkpoint.metadata();
+        metadata.keys().filter(|name| self.checkpoint.entry(&format!("{name}.rms")).is_some())
+    }
+
     /// A stored tensor's bytes.
     pub fn bytes(&self, name: &str) -> Result<&[u8], Error> {
         Ok(self.checkpoint.bytes(self.entry(name)?))

@@ -300,7 +300,7 @@ fn ggml_type(encoding: Encoding) -> Option<u32> {
         Encoding::Plain(DType::I64) => 27,
         Encoding::Plain(DType::F64) => 28,
         Encoding::Plain(DType::BF16) => 30,
-        Encoding::Plain(_) => return None,
+        Encoding::Plain(_) | Encoding::Scaled(_) => return None,
     })
 }
 

@@ -6,7 +6,9 @@
 //! | the values of one tensor of it, or of a golden input | [`Procedural`] |
 //! | random values, bytes and quantised blocks from a seed | [`random_f32`], [`random_normal`], [`random_bytes`], [`random_blocks`] |
 //! | values as stored bytes, plain or quantised | [`encode()`], [`decode`] |
+//! | a matrix as codes with scales beside them | [`quantise_matrix`] |
 //! | a small safetensors or GGUF file | [`SafetensorsWriter`], [`GgufWriter`] |
+//! | a file of PyTorch's, in both forms | [`pickle`] |
 //! | a folder that goes away by itself | [`ScratchDir`] |
 //! | what the reference implementation computed | [`Golden`] |
 //! | how far two tensors are apart | [`assert_close`], [`Report`] |
@@ -15,7 +17,6 @@
 //! [`data_path`] and described in `data/README.md`.
 #![forbid(unsafe_code)]
 
-mod base64;
 mod blocks;
 mod compare;
 mod encode;
@@ -23,10 +24,12 @@ mod error;
 mod golden;
 mod head;
 mod manifest;
+pub mod pickle;
 mod procedural;
 mod quantise;
 mod random;
 mod sampled;
+mod scaled;
 mod scratch;
 mod stream;
 mod sums;
@@ -43,6 +46,7 @@ pub use head::GgufValue;
 pub use manifest::{Manifest, ManifestTensor};
 pub use procedural::Procedural;
 pub use random::{Random, random_bytes, random_f32, random_normal};
+pub use scaled::{QuantisedMatrix, quantise_matrix};
 pub use scratch::ScratchDir;
 pub use sums::{Sha256Sink, Sums};
 pub use writer::{GgufWriter, SafetensorsWriter};

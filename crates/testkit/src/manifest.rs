@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::encode::{Encoder, encoder};
 use crate::head::{self, Described, GGUF_ALIGNMENT, GgufValue};
 use crate::stream::{self, Piece};
-use crate::{Error, Procedural, Sha256Sink, base64, data_path, decode};
+use crate::{Error, Procedural, Sha256Sink, data_path, decode};
 
 /// The description of one checkpoint.
 #[derive(Clone, Debug)]
@@ -108,6 +108,14 @@ impl Manifest {
         Ok(names)
     }
 
+    /// What a safetensors file says beside its tensors, in its order; a GGUF says nothing here.
+    pub fn texts(&self) -> &[(String, String)] {
+        match &self.metadata {
+            Metadata::Safetensors(pairs) => pairs,
+            _ => &[],
+        }
+    }
+
     /// The tensor with this name.
     pub fn tensor(&self, name: &str) -> Result<&ManifestTensor, Error> {
         self.tensors.iter().find(|tensor| tensor.name == name).ok_or_else(|| Error::Missing {
@@ -146,6 +154,24 @@ impl Manifest {
         let mut sink = Sha256Sink::new();
         self.stream(&mut sink)?;
         Ok(sink.finish())
+    }
+
+    /// Whether a file is this checkpoint, as far as its length, its head and both ends of every tensor show. That
+    /// tells another checkpoint of the same name; a single value that was changed in place, it does not.
+    pub fn seems_to_be(&self, path: &Path) -> Result<bool, Error> {
+        let error = |source| Error::Io { action: "read", path: path.to_owned(), source };
+        let mut file = match fs::File::open(path) {
+            Ok(file) => file,
+            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(other) => return Err(error(other)),
+        };
+        let head = self.head()?;
+        let pieces = self.pieces(&head);
+        if file.metadata().map_err(error)?.len() != pieces.iter().map(|piece| piece.len() as u64).sum::<u64>()
+        {
+            return Ok(false);
+        }
+        stream::ends_match(&pieces, &mut file).map_err(error)
     }
 
     /// Writes the checkpoint to its place below `models_dir` and says where that is. The file appears under its
@@ -211,7 +237,8 @@ impl ManifestTensor {
         let shape = Shape::new(&shape).map_err(|source| Error::Rank { tensor: name.clone(), source })?;
         let source = match (raw, scale, offset) {
             (Some(raw), ..) => {
-                let bytes = base64::decode(&raw).map_err(|at| Error::Base64 { tensor: name.clone(), at })?;
+                let bytes =
+                    meta::base64::decode(&raw).map_err(|at| Error::Base64 { tensor: name.clone(), at })?;
                 let expected = Described { name: &name, encoding, shape }.bytes()?;
                 if bytes.len() as u64 != expected {
                     return Err(Error::Length { tensor: name, expected, got: bytes.len() as u64 });
@@ -346,6 +373,25 @@ mod tests {
             m.stream(&mut streamed).unwrap();
             assert!(streamed == m.bytes().unwrap(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_written_file_is_known_again_and_another_is_not() {
+        let dir = crate::ScratchDir::new().unwrap();
+        let m = Manifest::bundled("flux_dev_micro-Q8_0").unwrap();
+        let path = m.write_to(dir.path()).unwrap();
+        assert!(m.seems_to_be(&path).unwrap());
+        assert!(!m.seems_to_be(&dir.join("absent.gguf")).unwrap());
+        assert!(!Manifest::bundled("flux_dev_micro").unwrap().seems_to_be(&path).unwrap());
+        let whole = fs::read(&path).unwrap();
+        for at in [3, whole.len() - 1, whole.len() - 40] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            fs::write(&path, &changed).unwrap();
+            assert!(!m.seems_to_be(&path).unwrap(), "byte {at}");
+        }
+        fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        assert!(!m.seems_to_be(&path).unwrap());
     }
 
     #[test]

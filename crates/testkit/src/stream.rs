@@ -1,7 +1,7 @@
 //! A checkpoint's bytes in order, made in parallel: a file is cut into pieces that know how to write themselves,
 //! and pieces are made batch by batch while the batch before them is consumed.
 
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use meta::Encoding;
@@ -13,6 +13,8 @@ use crate::procedural::TASK;
 
 /// Bytes made at a time when streaming.
 const BATCH_BYTES: usize = 8 << 20;
+/// Bytes that are looked at where a piece of a written file begins and ends.
+const END_BYTES: usize = 256;
 
 /// A run of consecutive bytes of a file.
 pub(crate) enum Piece<'a> {
@@ -30,6 +32,24 @@ impl Piece<'_> {
             Piece::Copy(bytes) => bytes.len(),
             Piece::Zeros(count) => *count,
             Piece::Values { bytes, .. } => *bytes,
+        }
+    }
+
+    /// The first bytes of the piece, and the last ones with the place where they begin: about [`END_BYTES`] each, as
+    /// whole blocks.
+    fn ends(&self) -> [(usize, Vec<u8>); 2] {
+        match self {
+            Piece::Copy(bytes) => [(0, bytes.to_vec()), (0, Vec::new())],
+            Piece::Zeros(count) => [(0, vec![0; *count]), (0, Vec::new())],
+            Piece::Values { rule, start, encoder, bytes } => {
+                let length = (END_BYTES.next_multiple_of(encoder.block_bytes)).min(*bytes);
+                [0, bytes - length].map(|at| {
+                    let mut end = vec![0; length];
+                    let skipped = at / encoder.block_bytes * encoder.block_len;
+                    rule.fill_encoded(start + skipped as u64, *encoder, &mut end);
+                    (at, end)
+                })
+            }
         }
     }
 
@@ -72,6 +92,23 @@ pub(crate) fn send(pieces: &[Piece<'_>], sink: &mut (impl Write + Send)) -> std:
         std::mem::swap(&mut ready, &mut next);
     }
     sink.write_all(&ready)
+}
+
+/// Whether a file has the bytes of all pieces at the pieces' ends.
+pub(crate) fn ends_match(pieces: &[Piece<'_>], file: &mut (impl Read + Seek)) -> std::io::Result<bool> {
+    let mut start = 0;
+    for piece in pieces {
+        for (at, wanted) in piece.ends() {
+            let mut found = vec![0; wanted.len()];
+            file.seek(SeekFrom::Start((start + at) as u64))?;
+            file.read_exact(&mut found)?;
+            if found != wanted {
+                return Ok(false);
+            }
+        }
+        start += piece.len();
+    }
+    Ok(true)
 }
 
 /// Consecutive ranges of pieces that have about [`BATCH_BYTES`] bytes each.
