@@ -30,6 +30,7 @@ fn main() -> Result<()> {
             v: random(&device, [batch, keys, heads, size], 3)?,
             mask: AttentionMask::None,
             scale: 1.0 / (size as f32).sqrt(),
+            soft_cap: None,
             out: random(&device, [batch, queries, heads, size], 4)?,
         });
         let time = fastest(&device, &call, rounds)?;

@@ -89,7 +89,7 @@ fn linear(device: &Device, [rows, depth, columns]: [usize; 3], encoding: Encodin
     let call = Linear {
         x: tensor(device, &[rows, depth], Encoding::F32, 1)?,
         weight: tensor(device, &[columns, depth], encoding, 2)?,
-        weight_scale: None,
+        scales: None,
         bias: Some(tensor(device, &[columns], Encoding::F32, 3)?),
         activation: None,
         out: tensor(device, &[rows, columns], Encoding::F32, 4)?,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use device::{
-    Backend, Cancel, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo, OpCall,
-    Result, Span, StreamBackend, StreamKind,
+    Backend, Cancel, Capabilities, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo,
+    OpCall, Result, Span, StreamBackend, StreamKind,
 };
 use meta::{DType, DeviceId};
 
@@ -70,6 +70,7 @@ impl Backend for CpuBackend {
             detail: format!("{} threads, {}", rayon::current_num_threads(), ops::instruction_set()),
             activations: &[DType::F32],
             simulated: false,
+            capabilities: Capabilities::default(),
         }
     }
 

@@ -157,7 +157,9 @@ pub(crate) struct HostBlock {
     pool: Arc<HostPool>,
 }
 
-impl Memory for HostBlock {
+// SAFETY: the region is this block's alone from its making until it is dropped, is at least `len` bytes long, and does not
+// move.
+unsafe impl Memory for HostBlock {
     fn len(&self) -> usize {
         self.len
     }
@@ -300,6 +302,10 @@ pub fn use_few_arenas() {
     // SAFETY: mallopt sets a number; it is called before other threads are started.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        // Latents come and go with every step: taken from the system anew each time, their pages would be cleared anew,
+        // too. What is larger goes back at once; the rest when memory is given back.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
         OpCall::Reduce(call) => reduction::reduce(call, access),
         OpCall::Embedding(call) => layout::embedding(call, access),
         OpCall::Copy(call) => layout::copy(call, access),
+        OpCall::Unpack(call) => layout::unpack(call, access),
         OpCall::Pad(call) => layout::pad(call, access),
         OpCall::Resize(call) => resample::resize(call, access),
         OpCall::NormalNoise(call) => layout::normal_noise(call, access),
@@ -54,7 +55,7 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
 pub(crate) fn supports(call: &OpCall) -> Result<(), String> {
     let out = call.output();
     let any_type = match call {
-        OpCall::Copy(_) => true,
+        OpCall::Copy(_) | OpCall::Unpack(_) => true,
         OpCall::Matmul(call) => call.accumulate,
         _ => false,
     };

@@ -100,6 +100,7 @@ fn views_of_a_fused_projection_with_every_mask() {
                 v: part(HEADS + groups, groups),
                 mask,
                 scale: 0.158,
+                soft_cap: None,
                 out: out.reshape([BATCH, POSITIONS, HEADS, SIZE]).unwrap(),
             };
             let want = reference(&device, &call);

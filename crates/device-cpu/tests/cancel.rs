@@ -50,6 +50,7 @@ fn huge(device: &Device) -> Vec<(&'static str, OpCall)> {
                 v: tensor(&[1, tokens, 1, 64]),
                 mask: AttentionMask::None,
                 scale: 0.125,
+                soft_cap: None,
                 out: tensor(&[1, tokens, 1, 64]),
             }),
         ),
@@ -58,7 +59,7 @@ fn huge(device: &Device) -> Vec<(&'static str, OpCall)> {
             Linear {
                 x: tensor(&[16_384, 4096]),
                 weight: tensor(&[8192, 4096]),
-                weight_scale: None,
+                scales: None,
                 bias: None,
                 activation: None,
                 out: tensor(&[16_384, 8192]),
@@ -160,6 +161,7 @@ fn what_can_be_cancelled_and_is_not_computes_the_same() {
             v: v.clone(),
             mask: AttentionMask::Causal,
             scale: 0.2,
+            soft_cap: None,
             out: out.clone(),
         };
         stream.launch(&call.into()).unwrap();

@@ -28,16 +28,6 @@ pub trait Backend: Send + Sync {
     /// Allocates host memory that this device copies from and to at full speed.
     fn allocate_pinned(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
 
-    /// Whether copies reach the link's full speed only from and to pinned memory.
-    fn copies_fast_from_pinned_only(&self) -> bool {
-        false
-    }
-
-    /// Whether host memory that is only read can be pinned where it lies.
-    fn pins_in_place(&self) -> bool {
-        false
-    }
-
     /// Pins memory that is only read where it lies, each region at the latest when it is first copied from. None if that
     /// is not possible here.
     fn pin_in_place(&self, _regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
@@ -78,6 +68,11 @@ pub trait Backend: Send + Sync {
 
     /// Whether copies from that device need no detour through the host.
     fn reaches(&self, other: DeviceId) -> bool;
+
+    /// Whether this device's streams can copy from and to that memory, by whatever way: the host's, and their own.
+    fn addresses(&self, memory: &dyn Memory) -> bool {
+        memory.host_pointer().is_some()
+    }
 }
 
 /// Bytes that live elsewhere, such as in a mapped file.
@@ -110,6 +105,23 @@ pub trait StreamBackend: Send + Sync {
 
     /// Blocks until all queued work is done; returns the first error of any of it.
     fn synchronize(&self, cancel: &Cancel) -> Result<()>;
+
+    /// Begins to record operations instead of queuing them; false if this kind of device cannot. Until the recording is
+    /// ended only operations may be launched, by one thread, and all memory that they use is kept for the graph.
+    fn begin_capture(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Ends the recording; none if there was none.
+    fn end_capture(&self) -> Result<Option<Arc<dyn GraphBackend>>> {
+        Ok(None)
+    }
+}
+
+/// Recorded operations of one stream, with all the memory that they use and what the ledger was charged for it.
+pub trait GraphBackend: Send + Sync {
+    /// Queues them on that stream.
+    fn launch(&self) -> Result<()>;
 }
 
 /// A point in a stream.
@@ -130,10 +142,12 @@ pub trait EventBackend: Send + Sync {
 
 /// A block of memory.
 ///
-/// Where [`Memory::host_pointer`] gives a pointer, it must stay valid for reads of [`Memory::len`]
-/// bytes, and for writes if [`Memory::is_writable`], for as long as the value lives: the CPU's kernels
-/// rely on it. Access is ordered by the guards of [`Buffer`](crate::Buffer).
-pub trait Memory: Send + Sync {
+/// # Safety
+/// Kernels and copies of other crates read and write through what this gives, without asking again. For as long as the
+/// value lives, [`Memory::len`] and [`Memory::host_pointer`] must give the same each time; where there is a pointer, it must
+/// be valid for reads of so many bytes from any thread, and for writes if [`Memory::is_writable`]. Whoever implements it
+/// gives the bytes to nobody else meanwhile: the guards of [`Buffer`](crate::Buffer) order the accesses.
+pub unsafe trait Memory: Send + Sync {
     /// Size in bytes.
     fn len(&self) -> usize;
 
@@ -176,6 +190,17 @@ pub struct Description {
     pub activations: &'static [DType],
     /// Whether this is a simulation, which must always be said.
     pub simulated: bool,
+    /// What it can, and what it needs to be fast.
+    pub capabilities: Capabilities,
+}
+
+/// What kinds of devices differ in, so that nobody asks for the kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Copies reach the link's full speed only from and to pinned memory.
+    pub copies_fast_from_pinned_only: bool,
+    /// Host memory that is only read can be pinned where it lies.
+    pub pins_in_place: bool,
 }
 
 /// Memory as a device counts it.

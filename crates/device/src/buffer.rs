@@ -34,7 +34,7 @@ impl Buffer {
 
     /// A read-only host buffer over bytes that live elsewhere, such as a mapped file. Nothing is copied.
     pub fn over(bytes: SharedBytes) -> Buffer {
-        Buffer::new(DeviceId::CPU, Arc::new(ReadOnly(bytes)), None)
+        Buffer::new(DeviceId::CPU, Arc::new(ReadOnly::new(bytes)), None)
     }
 
     /// The device it belongs to.
@@ -123,6 +123,13 @@ pub struct Span {
     pub len: usize,
 }
 
+impl Span {
+    /// So many of its bytes from `start` on, which must lie inside.
+    pub(crate) fn part(&self, start: usize, len: usize) -> Span {
+        Span { buffer: self.buffer.clone(), offset: self.offset + start, len }
+    }
+}
+
 /// Who uses a buffer on the host: -1 one writer, otherwise the number of readers.
 #[derive(Default)]
 struct Access(AtomicIsize);
@@ -159,15 +166,36 @@ impl Drop for WriteGuard<'_> {
 }
 
 /// Bytes that live elsewhere and may only be read.
-pub(crate) struct ReadOnly(pub(crate) SharedBytes);
+pub(crate) struct ReadOnly {
+    /// What keeps them alive.
+    _bytes: SharedBytes,
+    start: NonNull<u8>,
+    len: usize,
+}
 
-impl Memory for ReadOnly {
+impl ReadOnly {
+    pub(crate) fn new(bytes: SharedBytes) -> ReadOnly {
+        // Asked once: what gives other bytes the next time does not matter.
+        let slice: &[u8] = (*bytes).as_ref();
+        let (start, len) = (NonNull::from(slice).cast(), slice.len());
+        ReadOnly { _bytes: bytes, start, len }
+    }
+}
+
+// SAFETY: the bytes are only read, and those behind `SharedBytes` may be read from any thread.
+unsafe impl Send for ReadOnly {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for ReadOnly {}
+
+// SAFETY: the slice was borrowed from a value that is shared and that this one holds, so nobody can change or drop it
+// meanwhile: pointer and length stay good for reads, and it says that it may not be written.
+unsafe impl Memory for ReadOnly {
     fn len(&self) -> usize {
-        (*self.0).as_ref().len()
+        self.len
     }
 
     fn host_pointer(&self) -> Option<NonNull<u8>> {
-        Some(NonNull::from((*self.0).as_ref()).cast())
+        Some(self.start)
     }
 
     fn is_writable(&self) -> bool {

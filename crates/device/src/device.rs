@@ -86,12 +86,12 @@ impl Device {
 
     /// Whether copies reach the link's full speed only from and to pinned memory.
     pub fn copies_fast_from_pinned_only(&self) -> bool {
-        self.shared.backend.copies_fast_from_pinned_only()
+        self.description().capabilities.copies_fast_from_pinned_only
     }
 
     /// Whether host memory that is only read can be pinned where it lies.
     pub fn pins_in_place(&self) -> bool {
-        self.shared.backend.pins_in_place()
+        self.description().capabilities.pins_in_place
     }
 
     /// Pins memory that is only read where it lies, each region at the latest when it is first copied from. None if that
@@ -121,7 +121,7 @@ impl Device {
     /// Opens another stream.
     pub fn open_stream(&self, kind: StreamKind) -> Result<Stream> {
         let queue = self.shared.backend.open_stream(kind, self.ledger())?;
-        Ok(Stream::new(self.id(), Arc::clone(&self.shared.backend), queue))
+        Ok(Stream::new(self.ledger().clone(), Arc::clone(&self.shared.backend), queue))
     }
 
     /// Whether a call can run here; the reason if not.

@@ -5,13 +5,17 @@
 //! every backend until it is handled. This crate has no kernels; it has the two devices that need
 //! none: [`null`](NullBackend), which allocates and computes nothing but can count as another device would,
 //! and [`sim`](SimBackend), which gives another backend a budget of its own and meters its copies.
-#![forbid(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "what memory promises to kernels is an unsafe trait; nothing here uses a pointer"
+)]
 
 mod backend;
 mod buffer;
 mod cancel;
 mod device;
 mod error;
+mod graph;
 mod host_stream;
 mod ledger;
 pub mod noise;
@@ -23,12 +27,14 @@ mod sim;
 mod stream;
 
 pub use backend::{
-    Backend, Description, EventBackend, Memory, MemoryInfo, SharedBytes, StreamBackend, StreamKind,
+    Backend, Capabilities, Description, EventBackend, GraphBackend, Memory, MemoryInfo, SharedBytes,
+    StreamBackend, StreamKind,
 };
 pub use buffer::{Buffer, ReadGuard, Span, WriteGuard};
 pub use cancel::Cancel;
 pub use device::Device;
 pub use error::{Error, OutOfMemory, Result};
+pub use graph::Graph;
 pub use host_stream::{HostExecutor, HostStream};
 pub use ledger::{Charge, Ledger, LedgerReport, Reservation};
 pub use null::{NullBackend, OpSeconds};

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use meta::{DType, DeviceId, DeviceKind};
 
 use crate::backend::{
-    Backend, Description, EventBackend, Memory, MemoryInfo, SharedBytes, StreamBackend, StreamKind,
+    Backend, Capabilities, Description, EventBackend, GraphBackend, Memory, MemoryInfo, SharedBytes,
+    StreamBackend, StreamKind,
 };
 use crate::buffer::ReadOnly;
-use crate::{Cancel, Charge, Device, Event, Ledger, OpCall, Result, Span};
+use crate::{Buffer, Cancel, Charge, Device, Event, Ledger, OpCall, Result, Span};
 
 /// Tells how many seconds a call would take.
 pub type OpSeconds = Arc<dyn Fn(&OpCall) -> f64 + Send + Sync>;
@@ -78,6 +79,11 @@ impl Backend for NullBackend {
             detail: "allocates and computes nothing".into(),
             activations: like.map_or(&[DType::F32, DType::BF16, DType::F16], |like| like.activations),
             simulated: true,
+            capabilities: Capabilities {
+                // Nothing is copied, so nothing has to be pinned to be fast.
+                copies_fast_from_pinned_only: false,
+                ..like.map_or_else(Capabilities::default, |like| like.capabilities)
+            },
         }
     }
 
@@ -97,13 +103,12 @@ impl Backend for NullBackend {
         Ok(Arc::new(NullMemory(bytes)))
     }
 
-    fn pins_in_place(&self) -> bool {
-        self.likeness().is_some_and(Device::pins_in_place)
-    }
-
     fn pin_in_place(&self, regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
-        let region = |bytes| Arc::new(ReadOnly(bytes)) as Arc<dyn Memory>;
-        Ok(self.pins_in_place().then(|| regions.into_iter().map(region).collect()))
+        let region = |bytes| Arc::new(ReadOnly::new(bytes)) as Arc<dyn Memory>;
+        Ok(self
+            .likeness()
+            .is_some_and(Device::pins_in_place)
+            .then(|| regions.into_iter().map(region).collect()))
     }
 
     fn open_stream(&self, _kind: StreamKind, ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
@@ -111,7 +116,8 @@ impl Backend for NullBackend {
             like: self.like.clone(),
             ledger: ledger.clone(),
             counts: Arc::clone(&self.counts),
-            clock: Mutex::default(),
+            clock: Arc::default(),
+            recorded: Mutex::default(),
         }))
     }
 
@@ -139,6 +145,11 @@ impl Backend for NullBackend {
         // Another null device has no bytes that would have to go round by the host.
         other.kind == DeviceKind::Null || self.likeness().is_none_or(|device| device.reaches(other))
     }
+
+    fn addresses(&self, _memory: &dyn Memory) -> bool {
+        // It copies nothing, from anywhere.
+        true
+    }
 }
 
 /// A queue whose work is done as soon as it is queued, at a time of its own.
@@ -147,13 +158,59 @@ struct NullStream {
     ledger: Ledger,
     counts: Arc<Counts>,
     /// Seconds that the work so far would have taken.
-    clock: Mutex<f64>,
+    clock: Arc<Mutex<f64>>,
+    /// What is recorded instead of being queued, while it is.
+    recorded: Mutex<Option<Recorded>>,
+}
+
+/// Recorded operations: how many, what they would take, and the memory that they use.
+#[derive(Default)]
+struct Recorded {
+    launches: u64,
+    seconds: f64,
+    buffers: Vec<Buffer>,
+    /// The most that one of them takes beside its operands; they run one after the other.
+    scratch: Option<Charge>,
+}
+
+/// The same as a graph.
+struct NullGraph {
+    recorded: Recorded,
+    counts: Arc<Counts>,
+    clock: Arc<Mutex<f64>>,
+}
+
+impl GraphBackend for NullGraph {
+    fn launch(&self) -> Result<()> {
+        self.counts.launches.fetch_add(self.recorded.launches, Ordering::Relaxed);
+        *lock(&self.clock) += self.recorded.seconds;
+        Ok(())
+    }
 }
 
 impl NullStream {
     /// A number that is valid after every statement, so a panic elsewhere cannot have left it half changed.
     fn clock(&self) -> MutexGuard<'_, f64> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.clock)
+    }
+
+    /// Whether the call was recorded.
+    fn record_launch(&self, call: &OpCall) -> Result<bool> {
+        let mut recorded = lock(&self.recorded);
+        let Some(recorded) = recorded.as_mut() else { return Ok(false) };
+        if let Some(Likeness { device, seconds }) = &self.like {
+            let charge = self.charge_scratch(device, call)?;
+            if charge.as_ref().map(Charge::bytes) > recorded.scratch.as_ref().map(Charge::bytes) {
+                recorded.scratch = charge;
+            }
+            recorded.seconds += seconds(call);
+        }
+        recorded.launches += 1;
+        call.each_operand(|operand| {
+            recorded.buffers.push(operand.buffer().clone());
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     /// What the call would take beside its operands, for the fastest way that there is room for.
@@ -174,6 +231,9 @@ impl NullStream {
 
 impl StreamBackend for NullStream {
     fn launch(&self, call: &OpCall, _cancel: &Cancel) -> Result<()> {
+        if self.record_launch(call)? {
+            return Ok(());
+        }
         self.counts.launches.fetch_add(1, Ordering::Relaxed);
         if let Some(Likeness { device, seconds }) = &self.like {
             let _held = self.charge_scratch(device, call)?;
@@ -221,6 +281,25 @@ impl StreamBackend for NullStream {
     fn synchronize(&self, _cancel: &Cancel) -> Result<()> {
         Ok(())
     }
+
+    fn begin_capture(&self) -> Result<bool> {
+        *lock(&self.recorded) = Some(Recorded::default());
+        Ok(true)
+    }
+
+    fn end_capture(&self) -> Result<Option<Arc<dyn GraphBackend>>> {
+        let recorded = lock(&self.recorded).take();
+        let graph = |recorded| {
+            let (counts, clock) = (Arc::clone(&self.counts), Arc::clone(&self.clock));
+            Arc::new(NullGraph { recorded, counts, clock }) as Arc<dyn GraphBackend>
+        };
+        Ok(recorded.map(graph))
+    }
+}
+
+/// A lock over values that are whole after every statement, so that a panic elsewhere does no harm.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A point in a null stream, and the time there.
@@ -249,7 +328,8 @@ impl EventBackend for NullEvent {
 
 struct NullMemory(usize);
 
-impl Memory for NullMemory {
+// SAFETY: it gives no pointer.
+unsafe impl Memory for NullMemory {
     fn len(&self) -> usize {
         self.0
     }
@@ -397,5 +477,59 @@ mod tests {
         second.launch(&negate(&short)).unwrap();
         assert_eq!(since_start(&second.record_timed().unwrap()), Some(110.0));
         assert!(done.is_done().unwrap());
+    }
+
+    #[test]
+    fn a_graph_repeats_its_work_and_keeps_its_memory() {
+        let null = Arc::new(NullBackend::new(0, 1000));
+        let device = Device::new(Arc::clone(&null) as Arc<dyn Backend>, 1000);
+        let stream = device.compute_stream().unwrap();
+        let recorded = || -> Result<()> {
+            let x = operand(&device, DType::F32, 10);
+            stream.launch(&negate(&x))?;
+            stream.launch(&negate(&x))
+        };
+        let graph = stream.capture(recorded).unwrap().unwrap();
+        assert_eq!(null.launches(), 0, "nothing has run yet");
+        assert_eq!(device.ledger().report().used, 40, "what it works on is still there");
+        graph.launch().unwrap();
+        graph.launch().unwrap();
+        assert_eq!(null.launches(), 4);
+        stream.launch(&negate(&operand(&device, DType::F32, 1))).unwrap();
+        assert_eq!(null.launches(), 5, "the stream works again");
+        drop(graph);
+        assert_eq!(device.ledger().report().used, 0);
+    }
+
+    #[test]
+    fn a_recording_that_fails_is_ended() {
+        let device = Device::new(Arc::new(NullBackend::new(0, 1000)), 1000);
+        let stream = device.compute_stream().unwrap();
+        let x = operand(&device, DType::F32, 10);
+        let failed = stream.capture(|| {
+            stream.launch(&negate(&x))?;
+            Err(Error::Cancelled)
+        });
+        assert!(matches!(failed, Err(Error::Cancelled)));
+        drop(x);
+        assert_eq!(device.ledger().report().used, 0, "nothing is kept of it");
+        let cancel = Cancel::default();
+        let graph = stream.with_cancel(&cancel).capture(|| Ok::<(), Error>(())).unwrap().unwrap();
+        cancel.cancel();
+        assert_eq!(graph.launch(), Err(Error::Cancelled));
+    }
+
+    #[test]
+    fn a_dry_graph_has_its_largest_scratch_and_its_time() {
+        let device = dry_run(2000);
+        let stream = device.compute_stream().unwrap();
+        let (x, y) = (operand(&device, DType::F32, 10), operand(&device, DType::F32, 30));
+        let used = device.ledger().report().used;
+        let work = || -> Result<()> { [&x, &y, &x].into_iter().try_for_each(|x| stream.launch(&negate(x))) };
+        let graph = stream.capture(work).unwrap().unwrap();
+        assert_eq!(device.ledger().report().used - used, 30);
+        let start = stream.record().unwrap();
+        graph.launch().unwrap();
+        assert_eq!(stream.record().unwrap().seconds_since(&start).unwrap(), Some(50.0));
     }
 }

@@ -7,11 +7,13 @@ mod convolution;
 mod cost;
 mod elementwise;
 mod layout;
+mod lowering;
 mod norm;
 mod position;
 mod product;
 mod reduction;
 mod resample;
+mod scales;
 
 pub use attention::{Attention, AttentionMask};
 pub use convolution::{Convolution, Padding, Window};
@@ -25,6 +27,7 @@ pub use position::{NormedRope, Rope, RopeLayout};
 pub use product::{Linear, Matmul};
 pub use reduction::{Reduce, ReduceKind, Softmax};
 pub use resample::{Resize, ResizeMode};
+pub use scales::{Scales, Unpack};
 
 use crate::{Operand, Result};
 
@@ -45,7 +48,7 @@ pub enum OpCall {
     LayerNorm(LayerNorm),
     /// Layer norm, then `x * (1 + scale) + shift`.
     ModulatedNorm(ModulatedNorm),
-    /// Normalisation by the root mean square over the last dimension.
+    /// Normalisation by the root mean square over one dimension.
     RmsNorm(RmsNorm),
     /// Rotary position embedding.
     Rope(Rope),
@@ -69,6 +72,8 @@ pub enum OpCall {
     Embedding(Embedding),
     /// Conversion of type and layout; also unpacks quantised weights.
     Copy(Copy),
+    /// The numbers of a weight with scales beside it.
+    Unpack(Unpack),
     /// A border around a tensor.
     Pad(Pad),
     /// Another image size.
@@ -139,6 +144,7 @@ macro_rules! with_call {
             OpCall::Reduce($call) => $body,
             OpCall::Embedding($call) => $body,
             OpCall::Copy($call) => $body,
+            OpCall::Unpack($call) => $body,
             OpCall::Pad($call) => $body,
             OpCall::Resize($call) => $body,
             OpCall::NormalNoise($call) => $body,
@@ -174,6 +180,25 @@ impl OpCall {
         let mut all = self.inputs();
         all.push(self.output());
         all
+    }
+
+    /// Calls `look` with each operand, the output last, until one is an error. Nothing is allocated: this is on the
+    /// way of every launch.
+    pub fn each_operand<'a>(&'a self, mut look: impl FnMut(&'a Operand) -> Result<()>) -> Result<()> {
+        self.each_input(&mut look)?;
+        look(self.output())
+    }
+
+    /// The same with each operand that is read.
+    fn each_input<'a>(&'a self, mut look: impl FnMut(&'a Operand) -> Result<()>) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut visit = |operand: &'a Operand| {
+            if outcome.is_ok() {
+                outcome = look(operand);
+            }
+        };
+        with_call!(self, call => call.inputs(&mut visit));
+        outcome
     }
 
     /// Additions and multiplications, roughly.
@@ -219,17 +244,13 @@ impl OpCall {
             let expected = "a place of its own for every value".into();
             return Err(check::error(self.name(), "output", expected, format!("{out:?}, repeated")));
         }
-        for input in self.inputs() {
+        self.each_input(|input| {
             if input.overlaps(out) && !(in_place && input.same_view(out)) {
-                return Err(check::error(
-                    self.name(),
-                    "output",
-                    "apart from the inputs".into(),
-                    format!("{out:?} over {input:?}"),
-                ));
+                let (expected, got) = ("apart from the inputs".into(), format!("{out:?} over {input:?}"));
+                return Err(check::error(self.name(), "output", expected, got));
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -264,6 +285,7 @@ into_call!(
     Reduce,
     Embedding,
     Copy,
+    Unpack,
     Pad,
     Resize,
     NormalNoise

@@ -113,7 +113,7 @@ impl Operand {
         let reach: usize = self.dims().iter().zip(self.strides()).map(|(d, s)| (d - 1) * s).sum();
         match self.encoding {
             Encoding::Plain(dtype) => (reach + 1) * dtype.bytes(),
-            Encoding::Quant(format) => (reach + 1) / format.block_len() * format.block_bytes(),
+            encoding => (reach + 1) / encoding.block_len() * encoding.block_bytes(),
         }
     }
 

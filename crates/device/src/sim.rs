@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use meta::{ByteSize, DType, DeviceId};
 
 use crate::backend::SharedBytes;
-use crate::backend::{Backend, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
+use crate::backend::{Backend, Capabilities, Description, Memory, MemoryInfo, StreamBackend, StreamKind};
 use crate::buffer::ReadOnly;
 use crate::{Cancel, Error, HostExecutor, HostStream, Ledger, OpCall, OutOfMemory, Result, Span};
 
@@ -126,6 +126,7 @@ impl Backend for SimBackend {
             detail: format!("simulation: link {:.2} GB/s{compute}", self.spec.link_bytes_per_s / 1e9),
             activations,
             simulated: true,
+            capabilities: Capabilities { copies_fast_from_pinned_only: false, pins_in_place: true },
         }
     }
 
@@ -157,13 +158,9 @@ impl Backend for SimBackend {
         self.host.allocate(bytes)
     }
 
-    fn pins_in_place(&self) -> bool {
-        true
-    }
-
     fn pin_in_place(&self, regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
         // The host's memory is as good as pinned here, so the bytes themselves will do.
-        Ok(Some(regions.into_iter().map(|bytes| Arc::new(ReadOnly(bytes)) as Arc<dyn Memory>).collect()))
+        Ok(Some(regions.into_iter().map(|bytes| Arc::new(ReadOnly::new(bytes)) as Arc<dyn Memory>).collect()))
     }
 
     fn open_stream(&self, kind: StreamKind, _ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
@@ -195,7 +192,8 @@ struct SimMemory {
     used: Arc<Mutex<u64>>,
 }
 
-impl Memory for SimMemory {
+// SAFETY: all is that of the block, which keeps the promise.
+unsafe impl Memory for SimMemory {
     fn len(&self) -> usize {
         self.block.len()
     }

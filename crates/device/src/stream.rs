@@ -6,20 +6,26 @@ use std::sync::Arc;
 use meta::DeviceId;
 
 use crate::backend::{Backend, EventBackend, StreamBackend};
-use crate::{Cancel, Error, OpCall, Result, Span};
+use crate::graph::{Graph, Recording};
+use crate::{Buffer, Cancel, Error, Ledger, OpCall, Result, Span};
 
 /// An in-order queue of work on one device. Handles share the queue.
 #[derive(Clone)]
 pub struct Stream {
     device: DeviceId,
     backend: Arc<dyn Backend>,
+    /// What is charged for values between the parts of an operation that the device has not.
+    ledger: Ledger,
     queue: Arc<dyn StreamBackend>,
     cancel: Cancel,
 }
 
+/// Bytes that the host carries at a time between devices that cannot reach each other.
+const CARRIED_BYTES: usize = 16 << 20;
+
 impl Stream {
-    pub(crate) fn new(device: DeviceId, backend: Arc<dyn Backend>, queue: Arc<dyn StreamBackend>) -> Stream {
-        Stream { device, backend, queue, cancel: Cancel::NEVER }
+    pub(crate) fn new(ledger: Ledger, backend: Arc<dyn Backend>, queue: Arc<dyn StreamBackend>) -> Stream {
+        Stream { device: ledger.device(), backend, ledger, queue, cancel: Cancel::NEVER }
     }
 
     /// The same queue for a job that can be cancelled: then its calls fail with [`Error::Cancelled`], those that wait or
@@ -43,23 +49,54 @@ impl Stream {
     pub fn launch(&self, call: &OpCall) -> Result<()> {
         self.cancel.check()?;
         call.validate()?;
-        for operand in call.operands() {
-            let holder = operand.buffer().device();
-            if holder != self.device {
-                return Err(Error::Operand {
-                    op: call.name(),
-                    operand: "buffer",
-                    expected: format!("on {}", self.device),
-                    got: format!("on {holder}"),
-                });
-            }
-        }
-        self.backend.supports(call).map_err(|reason| Error::Unsupported {
-            device: self.device,
-            op: call.name(),
-            reason,
+        call.each_operand(|operand| match operand.buffer().device() {
+            holder if holder == self.device => Ok(()),
+            holder => Err(Error::Operand {
+                op: call.name(),
+                operand: "buffer",
+                expected: format!("on {}", self.device),
+                got: format!("on {holder}"),
+            }),
         })?;
-        self.queue.launch(call, &self.cancel)
+        match self.backend.supports(call) {
+            Ok(()) => self.queue.launch(call, &self.cancel),
+            Err(reason) => self.launch_lowered(call, reason),
+        }
+    }
+
+    /// Queues an operation that the device has not as the operations that it is made of.
+    fn launch_lowered(&self, call: &OpCall, reason: String) -> Result<()> {
+        let mut allocate = |bytes: usize| {
+            let charge = self.ledger.charge(self.backend.allocation_bytes(bytes));
+            let charge = charge.map_err(|short| short.during(call.name()))?;
+            Ok(Buffer::new(self.device, self.backend.allocate(bytes)?, Some(charge)))
+        };
+        match call.lower(&mut allocate)? {
+            Some(parts) => parts.iter().try_for_each(|part| self.launch(part)),
+            None => Err(Error::Unsupported { device: self.device, op: call.name(), reason }),
+        }
+    }
+
+    /// Queues a copy of another device's bytes, after the work that is queued there. Whichever of the two can address the
+    /// other's memory copies; where neither can, the host waits and carries the bytes.
+    pub fn bring(&self, to: &Span, from: &Span, source: &Stream) -> Result<()> {
+        if self.backend.addresses(&**from.buffer.memory()) {
+            self.wait(&source.record()?)?;
+            return self.copy(to, from);
+        }
+        if source.backend.addresses(&**to.buffer.memory()) {
+            source.wait(&self.record()?)?;
+            source.copy(to, from)?;
+            return self.wait(&source.record()?);
+        }
+        same_length(to.len, from.len)?;
+        let mut carried = vec![0; CARRIED_BYTES.min(from.len)];
+        for start in (0..from.len).step_by(CARRIED_BYTES) {
+            let bytes = &mut carried[..CARRIED_BYTES.min(from.len - start)];
+            source.read(&from.part(start, bytes.len()), bytes)?;
+            self.write(&to.part(start, bytes.len()), bytes)?;
+        }
+        Ok(())
     }
 
     /// Queues a copy of bytes; both spans must have the same length.
@@ -100,6 +137,16 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.cancel.check()?;
         self.queue.wait(event, &self.cancel)
+    }
+
+    /// Records the operations that `work` launches on this stream instead of running them; none, and `work` is not run,
+    /// if the device cannot. Nothing else may use the stream meanwhile, and `work` must not copy, read, write or wait.
+    /// Kernels are made when they are first launched, so the same work should have run once before.
+    pub fn capture<E: From<Error>>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<Option<Graph>, E> {
+        self.cancel.check()?;
+        let Some(recording) = Recording::begin(&*self.queue)? else { return Ok(None) };
+        work()?;
+        Ok(recording.end()?.map(|graph| Graph::new(graph, &self.cancel)))
     }
 
     /// Blocks until all queued work is done; returns the first error of any of it.

@@ -25,6 +25,17 @@ impl Tensor {
         self.lane().launch(Unary { kind, x: self.operand().clone(), out: out.operand().clone() })
     }
 
+    /// Itself where it is positive, times `slope` elsewhere.
+    pub fn leaky_relu(&self, slope: f32) -> Result<Tensor> {
+        self.unary(UnaryKind::LeakyRelu { slope })
+    }
+
+    /// As [`Tensor::leaky_relu`], written into a view of another tensor, such as a part of it.
+    pub fn leaky_relu_into(&self, slope: f32, out: &Tensor) -> Result<()> {
+        let kind = UnaryKind::LeakyRelu { slope };
+        self.lane().launch(Unary { kind, x: self.operand().clone(), out: out.operand().clone() })
+    }
+
     /// `self · mul + add`.
     pub fn affine(&self, mul: f32, add: f32) -> Result<Tensor> {
         self.unary(UnaryKind::Affine { mul, add })
@@ -47,6 +58,12 @@ impl Tensor {
     /// `self + other`.
     pub fn add(&self, other: &Tensor) -> Result<Tensor> {
         self.binary(BinaryKind::Add, other)
+    }
+
+    /// Adds `other` to the values of this tensor or view where they are; dimensions of size 1 of `other` repeat.
+    pub fn add_in_place(&self, other: &Tensor) -> Result<()> {
+        let (a, b) = (self.operand().clone(), other.operand().clone());
+        self.lane().launch(Binary { kind: BinaryKind::Add, a, b, out: self.operand().clone() })
     }
 
     /// `self - other`.
@@ -79,21 +96,31 @@ impl Tensor {
     /// `self + gate · y`.
     pub fn gated_add(&self, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
         let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.gated_add_into(gate, y, &out)?;
+        Ok(out)
+    }
+
+    /// As [`Tensor::gated_add`], written into a view of another tensor, such as a part of it.
+    pub fn gated_add_into(&self, gate: &Tensor, y: &Tensor, out: &Tensor) -> Result<()> {
         self.lane().launch(GatedAdd {
             x: self.operand().clone(),
             gate: gate.operand().clone(),
             y: y.operand().clone(),
             out: out.operand().clone(),
-        })?;
-        Ok(out)
+        })
     }
 
     /// `activation(self) · up`.
     pub fn gate(&self, activation: Activation, up: &Tensor) -> Result<Tensor> {
         let out = self.lane().empty_as(self.dtype(), *self.shape())?;
-        let (gate, up) = (self.operand().clone(), up.operand().clone());
-        self.lane().launch(GatedActivation { activation, gate, up, out: out.operand().clone() })?;
+        self.gate_into(activation, up, &out)?;
         Ok(out)
+    }
+
+    /// As [`Tensor::gate`], written into a view of another tensor, such as a part of it.
+    pub fn gate_into(&self, activation: Activation, up: &Tensor, out: &Tensor) -> Result<()> {
+        let (gate, up) = (self.operand().clone(), up.operand().clone());
+        self.lane().launch(GatedActivation { activation, gate, up, out: out.operand().clone() })
     }
 }
 

@@ -113,7 +113,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let x = self.contiguous()?;
         // A convolution takes no scale beside its weight, so a scaled one is unpacked first.
-        let unpacked = weight.scale().map(|_| self.lane().unpack(weight)).transpose()?;
+        let unpacked = weight.scales().map(|_| self.lane().unpack(weight)).transpose()?;
         let weight = unpacked.as_ref().map_or(weight.operand(), Tensor::operand);
         let dims = Shape::new(dims).map_err(|_| self.misfit("of at most five dimensions".into()))?;
         let out = self.lane().empty_as(self.dtype(), dims)?;

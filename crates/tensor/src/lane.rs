@@ -1,14 +1,22 @@
 //! Lanes: where computing happens.
 
-use device::op::{Copy, NormalNoise};
+use std::sync::Arc;
+
+use device::op::{Copy, NormalNoise, Unpack};
 use device::{Cancel, Device, Error, OpCall, Operand, Result, Span, Stream};
 use meta::{DType, Encoding, Shape};
 
 use crate::{Tensor, Weight};
 
-/// A device, its compute stream, and the element type of activations there.
+/// A device, its compute stream, and the element type of activations there. Every tensor has one, so that a clone must
+/// cost next to nothing.
 #[derive(Clone, Debug)]
 pub struct Lane {
+    place: Arc<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
     device: Device,
     stream: Stream,
     dtype: DType,
@@ -24,7 +32,11 @@ impl Lane {
                 reason: format!("{dtype} is not one of {:?}", device.description().activations),
             });
         }
-        Ok(Lane { device: device.clone(), stream: device.compute_stream()?, dtype })
+        Ok(Lane::at(device.clone(), device.compute_stream()?, dtype))
+    }
+
+    fn at(device: Device, stream: Stream, dtype: DType) -> Lane {
+        Lane { place: Arc::new(Place { device, stream, dtype }) }
     }
 
     /// A lane with the first of these types that the device has; with f32, in which every device computes, where it
@@ -43,46 +55,50 @@ impl Lane {
 
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.place.device
     }
 
     /// The stream on which operations run.
     pub fn stream(&self) -> &Stream {
-        &self.stream
+        &self.place.stream
     }
 
     /// The element type of activations.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.place.dtype
     }
 
     /// The same lane with activations of another type.
     pub fn with_dtype(&self, dtype: DType) -> Result<Lane> {
-        Ok(Lane { stream: self.stream.clone(), ..Lane::new(&self.device, dtype)? })
+        let Place { device, stream, .. } = &*self.place;
+        // The device must offer the type; the stream stays this one, with what cancels it.
+        Lane::new(device, dtype)?;
+        Ok(Lane::at(device.clone(), stream.clone(), dtype))
     }
 
     /// The same lane for a job that can be cancelled; so are the tensors that are made on it and come of them.
     #[must_use]
     pub fn with_cancel(&self, cancel: &Cancel) -> Lane {
-        Lane { stream: self.stream.with_cancel(cancel), ..self.clone() }
+        let Place { device, stream, dtype } = &*self.place;
+        Lane::at(device.clone(), stream.with_cancel(cancel), *dtype)
     }
 
     /// A tensor with undefined contents.
     pub fn empty(&self, shape: impl Into<Shape>) -> Result<Tensor> {
-        self.empty_as(self.dtype, shape.into())
+        self.empty_as(self.dtype(), shape.into())
     }
 
     /// A tensor of another type than the lane's, with undefined contents.
     pub fn empty_as(&self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         let shape = shape.into();
         let encoding = Encoding::Plain(dtype);
-        let buffer = self.device.allocate(encoding.bytes(&shape)? as usize)?;
+        let buffer = self.device().allocate(encoding.bytes(&shape)? as usize)?;
         Ok(Tensor::new(Operand::new(buffer, encoding, shape, 0)?, self.clone()))
     }
 
     /// These values, converted to the lane's type.
     pub fn tensor(&self, shape: impl Into<Shape>, values: &[f32]) -> Result<Tensor> {
-        self.tensor_f32(shape, values)?.cast(self.dtype)
+        self.tensor_f32(shape, values)?.cast(self.dtype())
     }
 
     /// These values in f32, as tables of angles are kept.
@@ -104,22 +120,23 @@ impl Lane {
     pub fn normal_noise(&self, seed: u64, shape: impl Into<Shape>) -> Result<Tensor> {
         let out = self.empty_as(DType::F32, shape.into())?;
         self.launch(NormalNoise { seed, out: out.operand().clone() })?;
-        out.cast(self.dtype)
+        out.cast(self.dtype())
     }
 
     /// A stored weight as a tensor of the lane's type: unpacked, scaled and copied.
     pub fn unpack(&self, weight: &Weight) -> Result<Tensor> {
-        let out = self.empty(*weight.operand().shape())?;
-        self.launch(Copy { x: weight.operand().clone(), out: out.operand().clone() })?;
-        match weight.scale() {
-            None => Ok(out),
-            Some(scale) => out.mul(&Tensor::new(scale.clone(), self.clone()).cast(self.dtype)?),
+        let tensor = self.empty(*weight.shape())?;
+        let (stored, out) = (weight.operand().clone(), tensor.operand().clone());
+        match weight.scales() {
+            None => self.launch(Copy { x: stored, out })?,
+            Some(scales) => self.launch(Unpack { weight: stored, scales: scales.clone(), out })?,
         }
+        Ok(tensor)
     }
 
     /// Queues a call.
     pub(crate) fn launch(&self, call: impl Into<OpCall>) -> Result<()> {
-        self.stream.launch(&call.into())
+        self.stream().launch(&call.into())
     }
 
     /// Values in parts: a picture of any size passes through little memory, and can be cancelled meanwhile.
@@ -144,7 +161,7 @@ impl Lane {
         for (index, part) in values.chunks(PART_VALUES).enumerate() {
             bytes.clear();
             bytes.extend(part.iter().flat_map(|value| bytes_of(*value)));
-            self.stream.write(&part_of(&whole, index, bytes.len()), &bytes)?;
+            self.stream().write(&part_of(&whole, index, bytes.len()), &bytes)?;
         }
         Ok(out)
     }

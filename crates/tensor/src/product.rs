@@ -8,7 +8,6 @@ use crate::{Activation, Lane, Tensor, Weight};
 
 /// What a query may see.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a mask is made for a call and never kept in numbers")]
 pub enum Mask {
     /// All keys.
     None,
@@ -49,11 +48,17 @@ impl Tensor {
         activation: Option<Activation>,
         out: &Tensor,
     ) -> Result<()> {
-        let rows = if self.operand().has_packed_rows() { self.clone() } else { self.contiguous()? };
+        let rows = match weight.input_factor() {
+            Some(factor) => {
+                self.mul(&Tensor::new(factor.clone(), self.lane().clone()).cast(self.dtype())?)?
+            }
+            None if self.operand().has_packed_rows() => self.clone(),
+            None => self.contiguous()?,
+        };
         self.lane().launch(Linear {
             x: rows.operand().clone(),
             weight: weight.operand().clone(),
-            weight_scale: weight.scale().cloned(),
+            scales: weight.scales().cloned(),
             bias: bias.map(|b| b.operand().clone()),
             activation,
             out: out.operand().clone(),
@@ -107,6 +112,32 @@ impl Tensor {
         scale: f32,
         out: &Tensor,
     ) -> Result<()> {
+        self.attend([k, v], mask, scale, None, out)
+    }
+
+    /// As [`Tensor::attention`], with scores that are bent to stay below a cap before the mask is added:
+    /// `cap · tanh(score / cap)`.
+    pub fn capped_attention(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        mask: &Mask,
+        scale: f32,
+        cap: f32,
+    ) -> Result<Tensor> {
+        let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.attend([k, v], mask, scale, Some(cap), &out)?;
+        Ok(out)
+    }
+
+    fn attend(
+        &self,
+        [k, v]: [&Tensor; 2],
+        mask: &Mask,
+        scale: f32,
+        soft_cap: Option<f32>,
+        out: &Tensor,
+    ) -> Result<()> {
         self.lane().launch(Attention {
             q: self.operand().clone(),
             k: k.operand().clone(),
@@ -117,6 +148,7 @@ impl Tensor {
                 Mask::Additive(scores) => AttentionMask::Additive(scores.operand().clone()),
             },
             scale,
+            soft_cap,
             out: out.operand().clone(),
         })
     }
@@ -157,14 +189,25 @@ impl Tensor {
 }
 
 impl Lane {
-    /// Rows of a table, one for each id.
+    /// Rows of a table, one for each id, whatever the table is stored as.
     pub fn embedding(&self, table: &Weight, ids: &Tensor) -> Result<Tensor> {
         let mut dims = ids.dims().to_vec();
         dims.push(table.dims().last().copied().unwrap_or(0));
         let out = self.empty(Shape::new(&dims).map_err(|_| too_many(ids))?)?;
-        let (table, ids) = (table.operand().clone(), ids.operand().clone());
-        self.launch(Embedding { table, ids, out: out.operand().clone() })?;
-        Ok(out)
+        let coded = table.operand().encoding().scheme().is_some();
+        self.launch(Embedding {
+            table: table.operand().clone(),
+            scales: table.scales().filter(|_| coded).cloned(),
+            ids: ids.operand().clone(),
+            out: out.operand().clone(),
+        })?;
+        match table.scales() {
+            Some(scales) if !coded => {
+                let scale = Tensor::new(scales.values.clone(), self.clone()).cast(self.dtype())?;
+                out.mul(&scale.reshape([1])?)
+            }
+            _ => Ok(out),
+        }
     }
 }
 

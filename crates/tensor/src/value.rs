@@ -134,16 +134,14 @@ impl Tensor {
     }
 
     /// The values on another lane: as they are if it is the same device and type, else brought there.
-    /// The other lane's stream waits for them; the host does not.
+    /// The other lane's stream waits for them; the host does not, unless neither device can address the other's memory.
     pub fn to_lane(&self, lane: &Lane) -> Result<Tensor> {
         if lane.device().id() == self.lane.device().id() {
             return Tensor::new(self.operand.clone(), lane.clone()).cast(lane.dtype());
         }
         let source = self.contiguous()?;
         let target = lane.empty_as(self.dtype(), *self.shape())?;
-        let ready = self.lane.stream().record()?;
-        lane.stream().wait(&ready)?;
-        lane.stream().copy(&target.operand.span(), &source.operand.span())?;
+        lane.stream().bring(&target.operand.span(), &source.operand.span(), self.lane.stream())?;
         target.cast(lane.dtype())
     }
 

@@ -2,20 +2,25 @@
 
 use std::ops::Range;
 
+use device::op::Scales;
 use device::{Buffer, Device, Operand, Result};
 use meta::{DType, Encoding, Shape};
 
-/// A stored parameter on a device. fp8 weights may have a scale beside them.
+/// A stored parameter on a device, with what its encoding needs beside it.
 #[derive(Clone, Debug)]
 pub struct Weight {
     operand: Operand,
-    scale: Option<Operand>,
+    /// Its dimensions, without what its rows are filled up with.
+    shape: Shape,
+    scales: Option<Scales>,
+    /// What the input of its layer is multiplied with, one number for each column.
+    input_factor: Option<Operand>,
 }
 
 impl Weight {
     /// A parameter as it lies in a buffer.
     pub fn new(operand: Operand) -> Weight {
-        Weight { operand, scale: None }
+        Weight { shape: *operand.shape(), operand, scales: None, input_factor: None }
     }
 
     /// The whole of a buffer as a parameter.
@@ -42,12 +47,33 @@ impl Weight {
     /// Some of its rows.
     pub fn rows(&self, rows: Range<usize>) -> Result<Weight> {
         let operand = self.operand.slice(0, rows.start, rows.len())?;
-        Ok(Weight { operand, scale: self.scale.clone() })
+        let encoding = operand.encoding();
+        let scales = self.scales.as_ref().map(|scales| scales.rows(encoding, &rows)).transpose()?;
+        let input_factor = self.input_factor.clone();
+        Ok(Weight { operand, shape: self.shape.with(0, rows.len()), scales, input_factor })
     }
 
     /// The same parameter with one f32 that multiplies it.
     pub fn scaled(self, scale: Operand) -> Weight {
-        Weight { scale: Some(scale), ..self }
+        self.with_scales(Scales::new(scale, None))
+    }
+
+    /// The same parameter with scales that make numbers of its codes.
+    pub fn with_scales(self, scales: Scales) -> Weight {
+        Weight { scales: Some(scales), ..self }
+    }
+
+    /// The same parameter without what its stored rows and columns are filled up with.
+    pub fn cut_to(self, shape: Shape) -> Result<Weight> {
+        let rows = shape.dims().first().copied().unwrap_or(0);
+        let cut = shape.rank() == 2 && self.operand.rank() == 2 && rows < self.operand.dim(0);
+        let operand = if cut { self.operand.slice(0, 0, rows)? } else { self.operand };
+        Ok(Weight { operand, shape, ..self })
+    }
+
+    /// The same parameter of a layer whose input is multiplied first, column by column.
+    pub fn with_input_factor(self, factor: Operand) -> Weight {
+        Weight { input_factor: Some(factor), ..self }
     }
 
     /// Where the values are.
@@ -55,13 +81,31 @@ impl Weight {
         &self.operand
     }
 
+    /// The type of its elements, if each is stored by itself.
+    pub fn dtype(&self) -> Option<DType> {
+        match self.operand.encoding() {
+            Encoding::Plain(dtype) => Some(dtype),
+            _ => None,
+        }
+    }
+
     /// What multiplies them.
-    pub fn scale(&self) -> Option<&Operand> {
-        self.scale.as_ref()
+    pub fn scales(&self) -> Option<&Scales> {
+        self.scales.as_ref()
+    }
+
+    /// What the input of its layer is multiplied with.
+    pub fn input_factor(&self) -> Option<&Operand> {
+        self.input_factor.as_ref()
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// The dimensions.
     pub fn dims(&self) -> &[usize] {
-        self.operand.dims()
+        self.shape.dims()
     }
 }

@@ -45,6 +45,7 @@ pub(crate) fn attention(call: &op::Attention, access: &Access<'_>) -> Result<()>
         out: OutputRows::new(access.output(&call.out)?, strides(&call.out)),
         mask,
         scale: call.scale,
+        soft_cap: call.soft_cap,
         batch: q.dim(0),
         queries: q.dim(1),
         keys: k.dim(1),

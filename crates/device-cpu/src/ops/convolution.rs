@@ -22,7 +22,7 @@ pub(crate) fn convolution(call: &op::Convolution, access: &Access<'_>) -> Result
     let geometry = Geometry::new(call);
     let x = access.values::<f32>(&call.x)?;
     let bytes = access.bytes(&call.weight)?;
-    let weight = Stored { bytes, encoding: call.weight.encoding(), row: geometry.depth() };
+    let weight = Stored { bytes, encoding: call.weight.encoding(), row: geometry.depth(), scaling: None };
     let bias = call.bias.as_ref().map(|bias| parameter(bias, access)).transpose()?;
     let out = access.output::<f32>(&call.out)?;
     if geometry.channels == 1 && !call.transposed {

@@ -186,6 +186,7 @@ impl Formula<1> for UnaryKind {
             UnaryKind::Floor => each!(out; x => x.floor()),
             UnaryKind::Activation(a) => by_activation!(a, f => each!(out; x => f::<A>(x))),
             UnaryKind::Affine { mul, add } => each!(out; x => A::mul_add(x, mul, add)),
+            UnaryKind::LeakyRelu { slope } => each!(out; x => if x < 0.0 { x * slope } else { x }),
             UnaryKind::Clamp { min, max } => each!(out; x => smaller(larger(x, min), max)),
         }
     }

@@ -11,7 +11,9 @@ use meta::DType;
 
 pub(crate) use self::strided::Place;
 use super::elementwise::traversal::{TASK, Target, check_distinct, in_tasks};
-use super::unpack::unpack_f32;
+use super::gemm::Stored;
+use super::product::scaling;
+use super::unpack::pack_f32;
 use crate::access::Access;
 use crate::stop::Tasks;
 
@@ -39,9 +41,32 @@ pub(crate) fn copy(call: &op::Copy, access: &Access<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The numbers of a weight with scales beside it, row by row.
+pub(crate) fn unpack(call: &op::Unpack, access: &Access<'_>) -> Result<()> {
+    let Some(to) = call.out.dtype() else {
+        return Err(unsupported("unpack", format!("nothing is written as {}", call.out.encoding())));
+    };
+    let weight = &call.weight;
+    let scaling = scaling(weight, &call.scales, to, access)?;
+    let encoding = weight.encoding();
+    let stored =
+        Stored { bytes: access.bytes(weight)?, encoding, row: weight.shape().last(), scaling: Some(scaling) };
+    let (columns, target) = (call.out.shape().last(), Place::of(&call.out)?);
+    in_tasks(call.out.count() / columns, columns, |rows| {
+        let mut values = vec![0.0; columns.next_multiple_of(encoding.block_len())];
+        for row in rows {
+            stored.unpack(row, &(0..columns), &mut values);
+            // SAFETY: output rows are distinct parts of the output.
+            let out = unsafe { target.part(row * columns * to.bytes(), columns * to.bytes()) };
+            pack_f32(to, &values[..columns], out);
+        }
+    });
+    Ok(())
+}
+
 /// Rows of a table.
 pub(crate) fn embedding(call: &op::Embedding, access: &Access<'_>) -> Result<()> {
-    let (entries, n) = (call.table.dim(0), call.table.dim(1));
+    let (entries, n) = (call.table.dim(0), call.out.shape().last());
     let ids = read_ids(&call.ids, access.bytes(&call.ids)?);
     if let Some(id) = ids.iter().find(|id| usize::try_from(**id).map_or(true, |id| id >= entries)) {
         return Err(Error::Operand {
@@ -52,15 +77,21 @@ pub(crate) fn embedding(call: &op::Embedding, access: &Access<'_>) -> Result<()>
         });
     }
     let encoding = call.table.encoding();
-    let row_bytes = n / encoding.block_len() * encoding.block_bytes();
-    let table = access.bytes(&call.table)?;
+    let scaling =
+        call.scales.as_ref().map(|scales| scaling(&call.table, scales, DType::F32, access)).transpose()?;
+    let table = Stored { bytes: access.bytes(&call.table)?, encoding, row: call.table.dim(1), scaling };
     let target = &Target::new(access.output(&call.out)?);
     in_tasks(ids.len(), n, |range| {
+        let mut whole = vec![0.0; if n < table.row { table.row } else { 0 }];
         for i in range {
-            let at = ids[i] as usize * row_bytes;
             // SAFETY: output rows are distinct parts of the output.
             let out = unsafe { target.part(i * n, n) };
-            unpack_f32(encoding, &table[at..at + row_bytes], out);
+            if whole.is_empty() {
+                table.unpack(ids[i] as usize, &(0..n), out);
+            } else {
+                table.unpack(ids[i] as usize, &(0..n), &mut whole);
+                out.copy_from_slice(&whole[..n]);
+            }
         }
     });
     Ok(())

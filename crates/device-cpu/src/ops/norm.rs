@@ -79,11 +79,49 @@ pub(crate) fn modulated_norm(call: &op::ModulatedNorm, access: &Access<'_>) -> R
     Ok(())
 }
 
-/// Root mean square 1 over the last dimension, then scale.
+/// Root mean square 1 over one dimension, then scale.
 pub(crate) fn rms_norm(call: &op::RmsNorm, access: &Access<'_>) -> Result<()> {
+    if call.axis + 1 < call.x.rank() {
+        return rms_norm_across(call, access);
+    }
     let n = call.x.shape().last();
     let norm = RootMeanSquare::new(call.weight.as_ref(), n, call.eps, access)?;
     each_row("rms norm", &call.x, &call.out, access, |x, out| norm.row(x, out))
+}
+
+/// The same over another dimension than the last one: places side by side are normed together.
+fn rms_norm_across(call: &op::RmsNorm, access: &Access<'_>) -> Result<()> {
+    /// Places that are normed together: their sums stay in the first cache.
+    const PLACES: usize = 256;
+    let (dims, n) = (call.x.dims(), call.x.dim(call.axis));
+    let outer: usize = dims[..call.axis].iter().product();
+    let inner: usize = dims[call.axis + 1..].iter().product();
+    let weight = parameter(call.weight.as_ref(), 1.0, n, access)?;
+    let x = &access.values::<f32>(&call.x)?[..outer * n * inner];
+    let target = &Target::new(access.output::<f32>(&call.out)?);
+    let pieces = inner.div_ceil(PLACES);
+    in_tasks(outer * pieces, n * inner.min(PLACES), |range| {
+        for piece in range {
+            let first = piece % pieces * PLACES;
+            let len = PLACES.min(inner - first);
+            let at = |i: usize| (piece / pieces * n + i) * inner + first;
+            let mut squares = [0f64; PLACES];
+            for i in 0..n {
+                for (sum, x) in squares.iter_mut().zip(&x[at(i)..at(i) + len]) {
+                    *sum += f64::from(*x) * f64::from(*x);
+                }
+            }
+            let factors = squares.map(|sum| (1.0 / (sum / n as f64 + f64::from(call.eps)).sqrt()) as f32);
+            for (i, weight) in weight.iter().enumerate() {
+                // SAFETY: pieces are distinct parts of the output, and so are their rows.
+                let out = unsafe { target.part(at(i), len) };
+                for ((out, x), factor) in out.iter_mut().zip(&x[at(i)..at(i) + len]).zip(&factors) {
+                    *out = x * factor * weight;
+                }
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Root mean square 1 over a row, then scale.

@@ -10,17 +10,21 @@ use crate::access::Access;
 use crate::ops::elementwise::traversal::in_tasks;
 use crate::ops::gemm::{Bias, Epilogue, FEW_ROWS, FewRows, Product, Stored, Strided, Target, for_each};
 use crate::ops::layout::Place;
-use crate::ops::unpack::{pack_f32, unpack_f32};
+use crate::ops::unpack::{Scaling, pack_f32, unpack_f32};
 
 /// `activation(x · weightᵀ · scale + bias)`.
 pub(crate) fn linear(call: &op::Linear, access: &Access<'_>) -> Result<()> {
-    let (depth, columns) = (call.weight.dim(1), call.weight.dim(0));
+    let (depth, columns) = (call.x.shape().last(), call.weight.dim(0));
     let x = access.values::<f32>(&call.x)?;
-    let weight = Stored { bytes: access.bytes(&call.weight)?, encoding: call.weight.encoding(), row: depth };
+    let encoding = call.weight.encoding();
+    let scaled = call.scales.as_ref().filter(|_| encoding.scheme().is_some());
+    let scaling = scaled.map(|scales| scaling(&call.weight, scales, DType::F32, access)).transpose()?;
+    let weight = Stored { bytes: access.bytes(&call.weight)?, encoding, row: call.weight.dim(1), scaling };
     let bias = call.bias.as_ref().map(|bias| parameter(bias, access)).transpose()?;
-    let scale = match &call.weight_scale {
-        Some(scale) => parameter(scale, access)?[0],
-        None => 1.0,
+    // One number for the whole weight multiplies the sums instead.
+    let scale = match &call.scales {
+        Some(scales) if scaled.is_none() => parameter(&scales.values, access)?[0],
+        _ => 1.0,
     };
     let out = access.output::<f32>(&call.out)?.as_mut_ptr();
     let bias = bias.as_deref().map_or(Bias::None, Bias::Columns);
@@ -36,7 +40,7 @@ pub(crate) fn linear(call: &op::Linear, access: &Access<'_>) -> Result<()> {
         // A weight without values leaves nothing to slice from.
         let values = x.get(x_start..).unwrap_or_default();
         if rows <= FEW_ROWS && depth > 0 {
-            FewRows { values, stride, rows, weight, columns, epilogue }.run(target);
+            FewRows { values, stride, rows, weight, columns, depth, epilogue }.run(target);
         } else {
             let left = &Strided::new(values, stride, 1);
             Product { rows, images: 1, columns, depth, left, right: &weight, epilogue }.run(target);
@@ -163,6 +167,24 @@ impl Batch<'_> {
             .run(target);
         });
     }
+}
+
+/// The scales of a weight whose numbers are rounded to a type.
+pub(crate) fn scaling<'a>(
+    weight: &Operand,
+    scales: &'a op::Scales,
+    rounded_to: DType,
+    access: &'a Access<'_>,
+) -> Result<Scaling<'a>> {
+    let tensor = scales.tensor.as_ref().map(|one| parameter(one, access)).transpose()?;
+    Ok(Scaling {
+        encoding: weight.encoding(),
+        values: access.bytes(&scales.values)?,
+        tensor: tensor.map_or(1.0, |one| one[0]),
+        first_row: scales.first_row,
+        columns: weight.shape().last(),
+        rounded_to,
+    })
 }
 
 /// The values of a parameter vector, which may be stored in any plain float type.

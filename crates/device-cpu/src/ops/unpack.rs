@@ -9,11 +9,13 @@ mod grid_blocks;
 mod grids;
 mod pack;
 mod plain;
+mod scaled;
 mod super_blocks;
 
 use meta::{DType, Encoding, QuantFormat};
 
 pub(crate) use pack::pack_f32;
+pub(crate) use scaled::Scaling;
 
 /// Converts stored bytes to f32. `bytes` need no alignment; `out` must be whole blocks, and `bytes` as many.
 pub(crate) fn unpack_f32(encoding: Encoding, bytes: &[u8], out: &mut [f32]) {
@@ -56,6 +58,7 @@ fn unpack_portable(encoding: Encoding, bytes: &[u8], out: &mut [f32]) {
     match encoding {
         Encoding::Plain(dtype) => unpack_plain(dtype, bytes, out),
         Encoding::Quant(format) => unpack_blocks(format, bytes, out),
+        Encoding::Scaled(scheme) => unreachable!("{scheme} is unpacked with its scales"),
     }
 }
 

@@ -79,6 +79,7 @@ fn unary(kind: UnaryKind, x: f64) -> f64 {
         UnaryKind::Floor => x.floor(),
         UnaryKind::Activation(kind) => activation(kind, x),
         UnaryKind::Affine { mul, add } => x * f64::from(mul) + f64::from(add),
+        UnaryKind::LeakyRelu { slope } => x.max(0.0) + x.min(0.0) * f64::from(slope),
         UnaryKind::Clamp { min, max } => x.clamp(f64::from(min), f64::from(max)),
     }
 }
@@ -100,6 +101,7 @@ fn unary_kinds() -> Vec<UnaryKind> {
         UnaryKind::Round,
         UnaryKind::Floor,
         UnaryKind::Affine { mul: 1.5, add: -0.25 },
+        UnaryKind::LeakyRelu { slope: 0.2 },
         UnaryKind::Clamp { min: -0.5, max: 1.25 },
     ];
     kinds.extend(Activation::ALL.map(UnaryKind::Activation));

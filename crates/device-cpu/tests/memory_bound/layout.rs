@@ -179,7 +179,7 @@ fn quantised_tensors_unpack_alike_in_every_way() {
         let ids_bytes: Vec<u8> = ids.iter().flat_map(|v| v.to_le_bytes()).collect();
         let ids_operand = stored(&device, &ids_bytes, DType::I32, [2, 3]);
         let out = blank(&device, [2, 3, n]);
-        launch(&device, Embedding { table, ids: ids_operand, out: out.clone() }).unwrap();
+        launch(&device, Embedding { table, scales: None, ids: ids_operand, out: out.clone() }).unwrap();
         let rows: Vec<f32> = ids.iter().flat_map(|i| want[*i as usize * n..][..n].to_vec()).collect();
         assert!(values(&device, &out) == rows, "rows of {format}");
     }
@@ -192,7 +192,10 @@ fn ids_outside_the_table_are_named() {
     for bad in [10i64, -1, i64::MAX] {
         let bytes: Vec<u8> = [3, bad].iter().flat_map(|v| v.to_le_bytes()).collect();
         let ids = stored(&device, &bytes, DType::I64, [2]);
-        let result = launch(&device, Embedding { table: table.clone(), ids, out: blank(&device, [2, 4]) });
+        let result = launch(
+            &device,
+            Embedding { table: table.clone(), scales: None, ids, out: blank(&device, [2, 4]) },
+        );
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Operand { op: "embedding", operand: "ids", .. }), "{error}");
         let text = error.to_string();
@@ -200,7 +203,7 @@ fn ids_outside_the_table_are_named() {
     }
     let bytes: Vec<u8> = [9i64, 0].iter().flat_map(|v| v.to_le_bytes()).collect();
     let (ids, out) = (stored(&device, &bytes, DType::I64, [2]), blank(&device, [2, 4]));
-    launch(&device, Embedding { table: table.clone(), ids, out: out.clone() }).unwrap();
+    launch(&device, Embedding { table: table.clone(), scales: None, ids, out: out.clone() }).unwrap();
     let given = values(&device, &table);
     assert_eq!(values(&device, &out), [&given[36..], &given[..4]].concat());
 }

@@ -141,7 +141,7 @@ fn row_norms_of_strided_rows_with_stored_parameters() {
             let square = row.iter().map(|v| v * v).sum::<f64>() / n as f64;
             want.extend(row.iter().enumerate().map(|(i, v)| v / (square + 1e-6).sqrt() * w[i]));
         }
-        let call = RmsNorm { x, weight: Some(weight), eps: 1e-6, out: out.clone() };
+        let call = RmsNorm { axis: x.rank() - 1, x, weight: Some(weight), eps: 1e-6, out: out.clone() };
         launch(&device, call).unwrap();
         assert_near(&format!("rms norm over {n}"), &values(&device, &out), &want, 2e-6);
     }

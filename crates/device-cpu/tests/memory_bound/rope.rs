@@ -56,7 +56,13 @@ fn normed_heads_are_the_norm_and_then_the_rotation() {
         let weight = random(&device, 2, [size]);
         let (cos, sin) = (random(&device, 3, [1, 5, half]), random(&device, 4, [1, 5, half]));
         let (normed, want) = (blank(&device, [2, 5, 3, size]), blank(&device, [2, 5, 3, size]));
-        let norm = RmsNorm { x: x.clone(), weight: Some(weight.clone()), eps: 1e-6, out: normed.clone() };
+        let norm = RmsNorm {
+            x: x.clone(),
+            axis: x.rank() - 1,
+            weight: Some(weight.clone()),
+            eps: 1e-6,
+            out: normed.clone(),
+        };
         launch(&device, norm).unwrap();
         let turn = Rope { x: normed, cos: cos.clone(), sin: sin.clone(), layout, out: want.clone() };
         launch(&device, turn).unwrap();

@@ -3,7 +3,7 @@
 use super::{Operation, check};
 use crate::{Operand, Result};
 
-/// `softmax(scale · q · kᵀ + mask) · v`, in memory linear in the number of keys.
+/// `softmax(scores + mask) · v` with scores `scale · q · kᵀ`, in memory linear in the number of keys.
 #[derive(Clone, Debug)]
 pub struct Attention {
     /// `[batch, queries, heads, size]`; packed rows, other strides free.
@@ -17,6 +17,8 @@ pub struct Attention {
     pub mask: AttentionMask,
     /// Factor of the scores, usually `1 / sqrt(size)`.
     pub scale: f32,
+    /// Scores are bent to stay below this before the mask is added: `cap · tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
     /// As `q`.
     pub out: Operand,
 }
@@ -66,12 +68,14 @@ impl Operation for Attention {
         check::rank(op, "key", k, 4)?;
         let size = q.dim(3);
         let head = size > 0 && size <= MAX_HEAD_SIZE;
-        check::that(op, "query", head, &format!("with heads of 1 to {MAX_HEAD_SIZE} values"), q)?;
+        check::that(op, "query", head, format_args!("with heads of 1 to {MAX_HEAD_SIZE} values"), q)?;
         let fits =
             k.dim(0) == q.dim(0) && k.dim(3) == size && k.dim(2) > 0 && q.dim(2).is_multiple_of(k.dim(2));
-        check::that(op, "key", fits, &format!("matching the query {}", q.shape()), k)?;
+        check::that(op, "key", fits, format_args!("matching the query {}", q.shape()), k)?;
         check::shape(op, "value", v, k.shape())?;
         check::that(op, "key", k.dim(1) > 0, "not empty", k)?;
+        let cap = self.soft_cap.is_none_or(|cap| cap > 0.0 && cap.is_finite());
+        check::that(op, "query", cap, format_args!("with a positive cap, not {:?}", self.soft_cap), q)?;
         check::shape(op, "output", &self.out, q.shape())?;
         for (name, operand) in [("query", q), ("key", k), ("value", v), ("output", &self.out)] {
             check::same_type(op, name, operand, q)?;

@@ -1,5 +1,7 @@
 //! Checks that operations share.
 
+use std::fmt;
+
 use meta::{DType, Shape};
 
 use crate::{Error, Operand, Result};
@@ -28,15 +30,15 @@ pub(super) fn rank(op: &'static str, operand: &'static str, got: &Operand, want:
     Err(error(op, operand, format!("of {want} dimensions"), format!("of shape {}", got.shape())))
 }
 
-/// A condition on an operand's shape, told in words.
+/// A condition on an operand's shape, told in words. They are put together only when it does not hold.
 pub(super) fn that(
     op: &'static str,
     operand: &'static str,
     ok: bool,
-    want: &str,
+    want: impl fmt::Display,
     got: &Operand,
 ) -> Result<()> {
-    if ok { Ok(()) } else { Err(error(op, operand, want.to_owned(), format!("{got:?}"))) }
+    if ok { Ok(()) } else { Err(error(op, operand, want.to_string(), format!("{got:?}"))) }
 }
 
 /// The operand must be an activation.

@@ -123,7 +123,7 @@ impl Convolution {
                 op,
                 "output",
                 fits,
-                &format!("the size that {window:?} and kernel {kernel} give for {size}"),
+                format_args!("the size that {window:?} and kernel {kernel} give for {size}"),
                 out,
             )?;
             let mirror = window.pad_before.max(window.pad_after) < size;
@@ -174,7 +174,7 @@ impl Operation for Convolution {
             && self.channels_out().is_multiple_of(self.groups.max(1));
         check::that(op, "groups", whole, "a divisor of both channel counts", w)?;
         let channels = if self.transposed { w.dim(0) } else { w.dim(1) * self.groups };
-        check::that(op, "input", x.dim(1) == channels, &format!("of {channels} channels"), x)?;
+        check::that(op, "input", x.dim(1) == channels, format_args!("of {channels} channels"), x)?;
         let zeros = self.padding == Padding::Constant(0.0);
         check::that(
             op,
@@ -185,7 +185,7 @@ impl Operation for Convolution {
         )?;
         check::that(op, "padding", zeros || !self.transposed, "zeros in a transposed convolution", x)?;
         let batch = out.dim(0) == x.dim(0) && out.dim(1) == self.channels_out();
-        check::that(op, "output", batch, &format!("[{}, {}, …]", x.dim(0), self.channels_out()), out)?;
+        check::that(op, "output", batch, format_args!("[{}, {}, …]", x.dim(0), self.channels_out()), out)?;
         check::parameters(op, &[("bias", self.bias.as_ref())], self.channels_out())?;
         self.check_sizes()
     }

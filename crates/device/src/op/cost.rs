@@ -68,7 +68,7 @@ mod tests {
         let call = OpCall::from(Linear {
             x: operand(Encoding::BF16, &[10, 64]),
             weight: operand(Encoding::Quant(meta::QuantFormat::Q8_0), &[32, 64]),
-            weight_scale: None,
+            scales: None,
             bias: None,
             activation: None,
             out: operand(Encoding::BF16, &[10, 32]),
@@ -87,6 +87,7 @@ mod tests {
         assert_eq!(call.cost().kind, WorkKind::Memory);
         let call = OpCall::from(Embedding {
             table: operand(Encoding::F16, &[50_000, 16]),
+            scales: None,
             ids: operand(Encoding::Plain(DType::I32), &[3]),
             out: operand(Encoding::F32, &[3, 16]),
         });

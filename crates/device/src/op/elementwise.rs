@@ -115,6 +115,11 @@ pub enum UnaryKind {
         /// Summand.
         add: f32,
     },
+    /// `x` where it is positive, `x · slope` elsewhere.
+    LeakyRelu {
+        /// Factor of what is negative.
+        slope: f32,
+    },
     /// Into a range.
     Clamp {
         /// Lower end.

@@ -2,6 +2,7 @@
 
 use meta::{DType, Encoding};
 
+use super::scales::{Scales, has_columns};
 use super::{Operation, Padding, activations, check};
 use crate::{Operand, Result};
 
@@ -39,6 +40,8 @@ impl Operation for Copy {
             "a plain type (quantised tensors are only read)",
             out,
         )?;
+        let complete = !matches!(x.encoding(), Encoding::Scaled(_));
+        check::that(op, "input", complete, "one that needs no scales beside it", x)?;
         if matches!(x.encoding(), Encoding::Quant(_)) {
             let floats = out.dtype().is_some_and(|d| check::ACTIVATIONS.contains(&d)) && out.is_contiguous();
             check::that(op, "output", floats, "contiguous f32, bf16 or f16 when unpacking", out)?;
@@ -52,6 +55,9 @@ impl Operation for Copy {
 pub struct Embedding {
     /// `[entries, n]` in any float or quantised encoding, contiguous.
     pub table: Operand,
+    /// What makes numbers of its codes, where they need scales beside them. One number for all values is the caller's to
+    /// multiply with.
+    pub scales: Option<Scales>,
     /// i32 or i64, any shape, contiguous. An id outside the table is an error on the CPU and gives NaN
     /// on devices that cannot stop.
     pub ids: Operand,
@@ -64,6 +70,9 @@ impl Operation for Embedding {
 
     fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
         visit(&self.table);
+        if let Some(scales) = &self.scales {
+            scales.inputs(visit);
+        }
         visit(&self.ids);
     }
 
@@ -78,6 +87,9 @@ impl Operation for Embedding {
         check::rank(op, "table", table, 2)?;
         let readable = table.dtype().is_none_or(DType::is_float) && table.is_contiguous();
         check::that(op, "table", readable, "contiguous floats or quantised blocks", table)?;
+        Scales::check(op, table, self.scales.as_ref())?;
+        let scales = self.scales.is_none() || table.encoding().scheme().is_some();
+        check::that(op, "table", scales, "codes, if it has scales", table)?;
         let whole = matches!(ids.dtype(), Some(DType::I32 | DType::I64)) && ids.is_contiguous();
         check::that(op, "ids", whole, "contiguous i32 or i64", ids)?;
         check::activation(op, "output", out)?;
@@ -86,8 +98,8 @@ impl Operation for Embedding {
         check::that(
             op,
             "output",
-            fits && out.shape().last() == table.dim(1),
-            &format!("{} and {} more", ids.shape(), table.dim(1)),
+            fits && has_columns(table, out.shape().last()),
+            format_args!("{} and {} more", ids.shape(), table.dim(1)),
             out,
         )
     }
@@ -140,7 +152,7 @@ impl Operation for Pad {
                 op,
                 "output",
                 after.is_some(),
-                &format!("at least {} in dimension {axis}", size + before),
+                format_args!("at least {} in dimension {axis}", size + before),
                 out,
             )?;
             let border = before.max(after.unwrap_or(0));

@@ -124,11 +124,13 @@ impl Operation for ModulatedNorm {
     }
 }
 
-/// Root mean square 1 over the last dimension, then scale.
+/// Root mean square 1 over one dimension, then scale.
 #[derive(Clone, Debug)]
 pub struct RmsNorm {
-    /// `[…, n]`, packed rows.
+    /// `[…, n, …]`: packed rows where the dimension is the last one, else contiguous.
     pub x: Operand,
+    /// The dimension.
+    pub axis: usize,
     /// `[n]`.
     pub weight: Option<Operand>,
     /// Added to the mean square.
@@ -152,8 +154,17 @@ impl Operation for RmsNorm {
     activations!(x, out);
 
     fn check(&self) -> Result<()> {
-        check_rows(Self::NAME, &self.x, &self.out)?;
-        check::parameters(Self::NAME, &[("weight", self.weight.as_ref())], self.x.shape().last())
+        let (op, x, out, axis) = (Self::NAME, &self.x, &self.out, self.axis);
+        check::that(op, "input", axis < x.rank(), format_args!("of more than {axis} dimensions"), x)?;
+        if axis + 1 == x.rank() {
+            check_rows(op, x, out)?;
+        } else {
+            check::same_in_out(op, x, out)?;
+            check::that(op, "input", x.dim(axis) > 0, "with values to norm", x)?;
+            check::that(op, "input", x.is_contiguous(), "contiguous", x)?;
+            check::that(op, "output", out.is_contiguous(), "contiguous", out)?;
+        }
+        check::parameters(op, &[("weight", self.weight.as_ref())], x.dim(axis))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use meta::DType;
 
+use super::scales::{Scales, has_columns};
 use super::{Activation, Operation, activations, check};
 use crate::{Operand, Result};
 
@@ -10,10 +11,11 @@ use crate::{Operand, Result};
 pub struct Linear {
     /// `[…, in]`, packed rows.
     pub x: Operand,
-    /// `[out, in]` in any float or quantised encoding, contiguous.
+    /// `[out, in]` in any float or quantised encoding, contiguous. Where its scheme fills rows up, the columns of the input
+    /// count.
     pub weight: Operand,
-    /// One f32 that multiplies the weight (scaled fp8).
-    pub weight_scale: Option<Operand>,
+    /// What multiplies it, if something does.
+    pub scales: Option<Scales>,
     /// `[out]`.
     pub bias: Option<Operand>,
     /// Applied last.
@@ -28,7 +30,10 @@ impl Operation for Linear {
     fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
         visit(&self.x);
         visit(&self.weight);
-        self.weight_scale.iter().chain(&self.bias).for_each(visit);
+        if let Some(scales) = &self.scales {
+            scales.inputs(visit);
+        }
+        self.bias.iter().for_each(visit);
     }
 
     fn output(&self) -> &Operand {
@@ -47,17 +52,14 @@ impl Operation for Linear {
         check::that(
             op,
             "input",
-            x.rank() >= 1 && x.shape().last() == w.dim(1),
-            &format!("[…, {}]", w.dim(1)),
+            x.rank() >= 1 && has_columns(w, x.shape().last()),
+            format_args!("[…, {}]", w.dim(1)),
             x,
         )?;
         check::same_type(op, "output", &self.out, x)?;
         check::packed_rows(op, "output", &self.out)?;
         check::shape(op, "output", &self.out, &x.shape().with(x.rank() - 1, w.dim(0)))?;
-        if let Some(scale) = &self.weight_scale {
-            let ok = scale.dtype() == Some(DType::F32) && scale.count() == 1;
-            check::that(op, "weight scale", ok, "one f32", scale)?;
-        }
+        Scales::check(op, w, self.scales.as_ref())?;
         check::parameters(op, &[("bias", self.bias.as_ref())], w.dim(0))
     }
 
@@ -104,7 +106,7 @@ impl Operation for Matmul {
         check::that(op, "left", a.rank() >= 2, "of two or more dimensions", a)?;
         let r = a.rank();
         let inner = b.rank() == r && b.dim(r - 2) == a.dim(r - 1) && b.dims()[..r - 2] == a.dims()[..r - 2];
-        check::that(op, "right", inner, &format!("matching the left {}", a.shape()), b)?;
+        check::that(op, "right", inner, format_args!("matching the left {}", a.shape()), b)?;
         for (name, operand) in [("left", a), ("right", b)] {
             let packed =
                 operand.strides()[r - 1] == 1 || operand.strides()[r - 2] == 1 || operand.count() <= 1;

@@ -50,7 +50,7 @@ impl Operation for Reduce {
             op,
             "output",
             kept && out.is_contiguous(),
-            &format!("{} with 1 where reduced", x.shape()),
+            format_args!("{} with 1 where reduced", x.shape()),
             out,
         )?;
         check::that(op, "input", x.count() > 0, "not empty", x)

@@ -16,7 +16,7 @@ pub struct Resize {
 }
 
 /// How values between pixels are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResizeMode {
     /// The pixel at `floor(i · in / out)`.
     Nearest,
@@ -70,7 +70,7 @@ impl Operation for Resize {
             op,
             "output",
             leading && out.is_contiguous(),
-            &format!("{} with another height and width", x.shape()),
+            format_args!("{} with another height and width", x.shape()),
             out,
         )
     }

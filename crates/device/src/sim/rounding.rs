@@ -16,7 +16,7 @@ pub(super) fn run(
     cancel: &Cancel,
 ) -> Result<()> {
     let out = call.output();
-    if matches!(call, OpCall::Copy(_)) || out.dtype() != Some(dtype) {
+    if matches!(call, OpCall::Copy(_) | OpCall::Unpack(_)) || out.dtype() != Some(dtype) {
         return executor.run(call, cancel);
     }
     let exact = call.with_activations(|operand| {

@@ -79,6 +79,8 @@ pub(super) struct Problem<'a> {
     pub(super) out: OutputRows,
     pub(super) mask: Mask<'a>,
     pub(super) scale: f32,
+    /// What scores are bent to stay below.
+    pub(super) soft_cap: Option<f32>,
     pub(super) batch: usize,
     pub(super) queries: usize,
     pub(super) keys: usize,

@@ -234,6 +234,9 @@ unsafe fn attend<V: Vector, const ROWS: usize, const WIDTH: usize>(
     unsafe {
         score::<V, ROWS, WIDTH>(&panel, &tile, keys.len());
         let scores = std::slice::from_raw_parts_mut(panel.scores, keys.len() * span.width);
+        if let Some(cap) = problem.soft_cap {
+            bend(scores, cap * LOG2_E);
+        }
         match problem.mask {
             Mask::None => {}
             Mask::Causal => hide_later_keys(problem, task.first_query + span.first, keys.clone(), scores),
@@ -249,6 +252,12 @@ unsafe fn attend<V: Vector, const ROWS: usize, const WIDTH: usize>(
         let factors = exponentiate::<V, WIDTH>(&panel, keys.len());
         accumulate::<V, ROWS, WIDTH>(&panel, &tile, keys.len(), factors);
     }
+}
+
+/// Bends scores to stay below a cap, which is in their unit.
+#[inline(always)]
+fn bend(scores: &mut [f32], cap: f32) {
+    scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
 }
 
 /// Hides from each query the keys beyond its own position, counted from the end.

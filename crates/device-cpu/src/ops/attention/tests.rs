@@ -72,6 +72,7 @@ impl Case {
                 _ => Mask::Additive { numbers: &data.mask, strides: self.mask_strides() },
             },
             scale: 1.0 / (self.size as f32).sqrt(),
+            soft_cap: None,
             batch: self.batch,
             queries: self.queries,
             keys: self.keys,

@@ -199,7 +199,7 @@ fn every_kernel_convolves_in_tiles() {
         let mut out = vec![f32::NAN; want.len()];
         // SAFETY: the output is contiguous and has two images of 35 channels.
         let target = unsafe { Target::new(out.as_mut_ptr(), 23 * 27, 35 * 23 * 27) };
-        let filters = Stored { bytes: &bytes[1..], encoding: Encoding::BF16, row: 21 * 9 };
+        let filters = Stored { bytes: &bytes[1..], encoding: Encoding::BF16, row: 21 * 9, scaling: None };
         let image = 21 * 23 * 27;
         winograd::Winograd { geometry: &geometry, values: &x, image, filters, bias: Some(&bias) }
             .run_with(kernel, target);

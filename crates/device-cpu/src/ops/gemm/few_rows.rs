@@ -8,7 +8,6 @@ use meta::Encoding;
 use super::kernel::{DOT_LINES, Dots, Kernel, LANES};
 use super::panels::Stored;
 use super::{Epilogue, Target, for_each};
-use crate::ops::unpack::unpack_f32;
 
 /// Up to this many rows, dot products are faster than packing.
 pub(crate) const FEW_ROWS: usize = 8;
@@ -31,6 +30,8 @@ pub(crate) struct FewRows<'a> {
     pub(crate) weight: Stored<'a>,
     /// Rows of the weight.
     pub(crate) columns: usize,
+    /// Values of each that count: all but what fills rows up.
+    pub(crate) depth: usize,
     /// What is done to each sum.
     pub(crate) epilogue: Epilogue<'a>,
 }
@@ -43,7 +44,7 @@ impl FewRows<'_> {
 
     /// Computes the product with one instruction set.
     pub(super) fn run_with(&self, kernel: &'static Kernel, out: Target) {
-        let depth = self.weight.row;
+        let depth = self.depth;
         assert!(self.rows <= FEW_ROWS && (self.rows - 1) * self.stride + depth <= self.values.len());
         let parallel = self.rows * self.columns * depth >= SERIAL_BELOW;
         for_each(self.columns.div_ceil(TASK_LINES), parallel, |task| {
@@ -72,7 +73,7 @@ impl FewRows<'_> {
     /// Partial sums of all rows with up to four lines of the weight.
     fn sums(&self, kernel: &Kernel, lines: &Range<usize>) -> [[f32; LANES]; FEW_ROWS * DOT_LINES] {
         let mut sums = [[0.0; LANES]; FEW_ROWS * DOT_LINES];
-        let whole = 0..self.weight.row;
+        let whole = 0..self.depth;
         let mut part = Part { depth: whole.clone(), stride: whole.len(), lines: lines.len() };
         if let Some(values) = self.weight.as_values() {
             let values = &values[lines.start * whole.len()..lines.end * whole.len()];
@@ -90,8 +91,7 @@ impl FewRows<'_> {
         for start in whole.clone().step_by(SEGMENT) {
             part.depth = start..whole.end.min(start + SEGMENT);
             for (row, line) in unpacked.chunks_exact_mut(SEGMENT).zip(lines.clone()) {
-                let row = &mut row[..part.depth.len()];
-                unpack_f32(self.weight.encoding, self.weight.part(line, &part.depth), row);
+                self.weight.unpack(line, &part.depth, row);
             }
             self.add(kernel, &mut sums, Weight::Values(&unpacked), &part);
         }

@@ -7,6 +7,7 @@ mod avx512;
 mod portable;
 
 /// One tile of the product: up to `Kernel::rows` lines of the left side times a panel of the right.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86 kernels fetch ahead"))]
 pub(super) struct Tile {
     /// Values summed.
     pub(super) depth: usize,
@@ -29,6 +30,7 @@ pub(super) struct Tile {
 }
 
 /// Depths between two prefetches.
+#[cfg(target_arch = "x86_64")]
 const PREFETCH_EVERY: usize = 4;
 
 /// Dot products of up to four lines with up to four others, kept as sixteen partial sums each.

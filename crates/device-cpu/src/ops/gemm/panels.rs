@@ -5,7 +5,7 @@ use std::ops::Range;
 use meta::Encoding;
 
 use super::kernel::{Kernel, Lines, TRANSPOSED_LINES};
-use crate::ops::unpack::unpack_f32;
+use crate::ops::unpack::{Scaling, unpack_f32};
 
 /// A panel to fill: for each depth, the values of up to `width` lines.
 pub(crate) struct Panel<'a> {
@@ -110,17 +110,52 @@ pub(crate) struct Stored<'a> {
     pub(crate) encoding: Encoding,
     /// Values in a row.
     pub(crate) row: usize,
+    /// What makes numbers of codes that need scales beside them.
+    pub(crate) scaling: Option<Scaling<'a>>,
 }
 
 /// The longest part of a row that is unpacked at once.
 const UNPACKED: usize = 512;
+/// The same for rows whose blocks are longer.
+const UNPACKED_LONG: usize = 1024;
+const _: () = assert!(UNPACKED_LONG >= meta::Rotation::LONGEST);
 
 impl<'a> Stored<'a> {
     /// Bytes of part of a row, which must be whole blocks.
-    pub(crate) fn part(&self, line: usize, depth: &Range<usize>) -> &'a [u8] {
+    fn part(&self, line: usize, depth: &Range<usize>) -> &'a [u8] {
         let (len, bytes) = (self.encoding.block_len(), self.encoding.block_bytes());
         let start = (line * self.row + depth.start) / len * bytes;
         &self.bytes[start..start + depth.len() / len * bytes]
+    }
+
+    /// Unpacks part of a row, from the start of a block on. Where it ends within one, `out` has the rest of that behind it.
+    pub(crate) fn unpack(&self, line: usize, depth: &Range<usize>, out: &mut [f32]) {
+        let whole = depth.start..depth.start + depth.len().next_multiple_of(self.encoding.block_len());
+        let (codes, out) = (self.part(line, &whole), &mut out[..whole.len()]);
+        match &self.scaling {
+            None => unpack_f32(self.encoding, codes, out),
+            Some(scaling) => scaling.unpack(line, depth.start, codes, out),
+        }
+    }
+
+    /// Fills a panel with parts of rows that are at most `LEN` long.
+    fn fill_by<const LEN: usize>(&self, panel: &mut Panel<'_>, lines: Range<usize>, depth: Range<usize>) {
+        panel.clear_behind(lines.len());
+        let width = panel.width;
+        let mut rows = [[0.0; LEN]; TRANSPOSED_LINES];
+        for at in (0..lines.len()).step_by(TRANSPOSED_LINES) {
+            let count = (lines.len() - at).min(TRANSPOSED_LINES);
+            for start in depth.clone().step_by(LEN) {
+                let part = start..depth.end.min(start + LEN);
+                for (row, line) in rows.iter_mut().zip(lines.start + at..lines.start + at + count) {
+                    self.unpack(line, &part, row);
+                }
+                let from =
+                    Lines { values: rows.as_flattened(), stride: LEN, lines: count, depth: part.len() };
+                let group = (start - depth.start) * width + at;
+                panel.kernel.transpose(from, &mut panel.values[group..], width);
+            }
+        }
     }
 
     /// The same rows as plain values, where they are stored so and aligned.
@@ -139,23 +174,10 @@ impl Panels for Stored<'_> {
         if let Some(values) = self.as_values() {
             return Strided::new(values, self.row, 1).fill(panel, lines, depth);
         }
-        panel.clear_behind(lines.len());
-        let width = panel.width;
-        let mut rows = [0.0; TRANSPOSED_LINES * UNPACKED];
-        for at in (0..lines.len()).step_by(TRANSPOSED_LINES) {
-            let count = (lines.len() - at).min(TRANSPOSED_LINES);
-            for start in depth.clone().step_by(UNPACKED) {
-                let part = start..depth.end.min(start + UNPACKED);
-                for (row, line) in
-                    rows.chunks_exact_mut(UNPACKED).zip(lines.start + at..lines.start + at + count)
-                {
-                    unpack_f32(self.encoding, self.part(line, &part), &mut row[..part.len()]);
-                }
-                let from = Lines { values: &rows, stride: UNPACKED, lines: count, depth: part.len() };
-                let group = (start - depth.start) * width + at;
-                panel.kernel.transpose(from, &mut panel.values[group..], width);
-            }
+        if self.grain() > UNPACKED {
+            return self.fill_by::<UNPACKED_LONG>(panel, lines, depth);
         }
+        self.fill_by::<UNPACKED>(panel, lines, depth);
     }
 
     fn grain(&self) -> usize {

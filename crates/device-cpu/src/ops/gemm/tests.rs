@@ -107,7 +107,7 @@ fn weights_are_used_as_they_are_stored() {
     for encoding in encodings() {
         let (bytes, values) = stored(encoding, 6, n * k);
         let want = naive(&x, &values, k);
-        let weight = Stored { bytes: &bytes[1..], encoding, row: k };
+        let weight = Stored { bytes: &bytes[1..], encoding, row: k, scaling: None };
         for kernel in Kernel::all() {
             let name = format!("{} {encoding}", kernel.name);
             let got = product(kernel, [&Strided::new(&x, k, 1), &weight], [m, n, k]);
@@ -133,9 +133,9 @@ fn few_rows_are_multiplied_without_packing() {
                     let mut out = vec![f32::NAN; rows * n];
                     // SAFETY: `out` has exactly these rows.
                     let target = unsafe { Target::new(out.as_mut_ptr(), n, 0) };
-                    let weight = Stored { bytes: &bytes[1..], encoding, row: k };
+                    let weight = Stored { bytes: &bytes[1..], encoding, row: k, scaling: None };
                     let epilogue = Epilogue::NONE;
-                    FewRows { values: &x, stride: k + 3, rows, weight, columns: n, epilogue }
+                    FewRows { values: &x, stride: k + 3, rows, weight, columns: n, depth: k, epilogue }
                         .run_with(kernel, target);
                     assert_near(
                         &format!("{} {encoding} {rows}x{n}x{k}", kernel.name),

@@ -74,7 +74,7 @@ fn linear_takes_every_encoding_bias_scale_and_activation() {
             let call = Linear {
                 x: bench.tensor(&[rows, k], &x[..rows * k]),
                 weight: bench.weight(&[n, k], encoding, bytes.clone()),
-                weight_scale: Some(bench.tensor(&[], &[0.25])),
+                scales: Some(device::op::Scales::new(bench.tensor(&[], &[0.25]), None)),
                 bias: Some(bench.weight(&[n], bias_type.into(), bias_bytes.clone())),
                 activation,
                 out: bench.tensor(&[rows, n], &vec![f32::NAN; rows * n]),
@@ -105,7 +105,7 @@ fn linear_follows_strides_of_rows() {
     let call = Linear {
         x: wide.slice(1, 5, s).unwrap().slice(2, 3, k).unwrap(),
         weight: bench.tensor(&[n, k], &w),
-        weight_scale: None,
+        scales: None,
         bias: None,
         activation: None,
         out: out.slice(1, 2, s).unwrap().slice(2, 4, n).unwrap(),
@@ -130,7 +130,7 @@ fn linear_of_no_depth_gives_the_bias() {
         let call = Linear {
             x: bench.tensor(&[rows, 0], &[]),
             weight: bench.tensor(&[3, 0], &[]),
-            weight_scale: None,
+            scales: None,
             bias: Some(bench.tensor(&[3], &[1.0, 2.0, 3.0])),
             activation: None,
             out: bench.tensor(&[rows, 3], &vec![f32::NAN; rows * 3]),
@@ -193,7 +193,7 @@ fn products_do_not_depend_on_threads() {
             bench.run(Linear {
                 x: bench.tensor(&[rows, k], &x),
                 weight: bench.weight(&[n, k], encoding, bytes.clone()),
-                weight_scale: None,
+                scales: None,
                 bias: None,
                 activation: Some(Activation::Gelu),
                 out: bench.tensor(&[rows, n], &vec![f32::NAN; rows * n]),

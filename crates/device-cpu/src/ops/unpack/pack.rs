@@ -65,7 +65,7 @@ fn narrow<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
 const INFINITY: u32 = 0x7F80_0000;
 
 #[inline(always)]
-fn f32_to_f16(value: f32) -> u16 {
+pub(super) fn f32_to_f16(value: f32) -> u16 {
     let sign = (value.to_bits() >> 16) & 0x8000;
     let magnitude = value.to_bits() & 0x7FFF_FFFF;
     let finite = if magnitude >= const { 65520f32.to_bits() } { 0x7C00 } else { narrow::<10, 15>(magnitude) };
@@ -73,7 +73,7 @@ fn f32_to_f16(value: f32) -> u16 {
 }
 
 #[inline(always)]
-fn f32_to_bf16(value: f32) -> u16 {
+pub(super) fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
     (if bits & 0x7FFF_FFFF > INFINITY { (bits >> 16) | 0x0040 } else { rounded }) as u16
