@@ -4,13 +4,17 @@
 // none, 1 for causal, 2 for additive; TENSOR, 1 for the tensor-core kernel (bf16 and f16, sm_80 and
 // later), 0 for the plain one; for the former ALIGNED, 1 where all rows are whole 16-byte pieces at
 // 16-byte addresses, and SCALE_FIRST, 1 where scores are scaled before their maximum is taken, as an
-// additive mask or a factor that is not positive needs.
+// additive mask or a factor that is not positive needs. CAP, 1 where scores are bent to stay below a cap, which
+// needs SCALE_FIRST; it may be left out.
+
+#ifndef CAP
+#define CAP 0
+#endif
 
 // Strides are in elements: batch, position, head; of the mask batch, head, query, key.
 struct Call {
     i32 queries, keys, heads_per_group, size;
-    float scale;
-    i32 unused;
+    float scale, cap;
     i64 q[3], k[3], v[3], out[3], mask[4];
 };
 
@@ -215,6 +219,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[TILES][COLUMNS][4], const
                     int column = key + n * 8 + lane % 4 * 2 + c;
                     float &score = s[tile][n][half * 2 + c];
                     if (SCALE_FIRST) score *= call.scale;
+                    if (CAP) score = call.cap * tanhf(score / call.cap);
                     if (MASK == 2 && column < call.keys) score += to_float(mask_row[column * call.mask[3]]);
                     if (column >= visible) score = -POSITIVE_INFINITY;
                 }
@@ -427,6 +432,7 @@ __device__ __forceinline__ void soften(float (&s)[OWN_ROWS][OWN_KEYS], float (&o
         for (int j = 0; j < OWN_KEYS; j++) {
             int at = key + column + 16 * j;
             float score = s[i][j] * call.scale;
+            if (CAP) score = call.cap * tanhf(score / call.cap);
             if (MASK == 2 && at < call.keys && query + i < call.queries)
                 score += to_float(mask[(query + i) * call.mask[2] + at * call.mask[3]]);
             s[i][j] = at < visible ? score : -POSITIVE_INFINITY;

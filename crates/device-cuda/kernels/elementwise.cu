@@ -43,6 +43,7 @@ UNARY(unary_gelu_tanh, gelu_tanh(x))
 UNARY(unary_quick_gelu, quick_gelu(x))
 UNARY(unary_relu, relu(x))
 UNARY(unary_affine, __fadd_rn(__fmul_rn(x, a), b))
+UNARY(unary_leaky_relu, x < 0.0f ? x *a : x)
 UNARY(unary_clamp, x < a ? a : (x > b ? b : x))
 
 #define BINARY(name, expression)                                                                       \

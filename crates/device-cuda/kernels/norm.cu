@@ -2,7 +2,7 @@
 //
 // Definitions of all: T, the element type; W and B, the types of weight and bias, or `none`; VECTOR, how
 // many elements a thread takes at once (1 where rows are not aligned). Of the norms over rows also
-// ROW_THREADS, 32 or 256 threads for each row, CENTRED, 1 for layer norm and 0 for RMS norm, and MODULATED, 1
+// ROW_THREADS, 8, 32 or 256 threads for each row, CENTRED, 1 for layer norm and 0 for RMS norm, and MODULATED, 1
 // where scales and shifts are operands of the walk after output and input: 1 is added to the scales. Of the norms
 // over groups also INDEX, u32 or u64.
 
@@ -19,7 +19,30 @@ __device__ __forceinline__ void load_parameters(const P *from, i64 at, float oth
     }
 }
 
-#ifdef ROW_THREADS
+#ifdef ACROSS
+
+// RMS norm over a dimension that is not the last: each thread has one place, and threads of a warp have neighbours, so
+// that every access is of a whole line. `inner` is how many places stand side by side.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    norm_across(const T *x, T *out, const W *weight, i64 places, i64 inner, u32 size, float eps) {
+    i64 place = (i64)blockIdx.x * THREADS + threadIdx.x;
+    if (place >= places) return;
+    i64 first = place / inner * inner * size + place % inner;
+    float squares = 0.0f;
+    for (u32 i = 0; i < size; i++) {
+        float value = to_float(x[first + i * inner]);
+        squares += value * value;
+    }
+    float by = rsqrtf(squares / (float)size + eps);
+    for (u32 i = 0; i < size; i++) {
+        float w[VECTOR];
+        load_parameters(weight, i, 1.0f, w);
+        i64 at = first + i * inner;
+        out[at] = from_float<T>(to_float(x[at]) * by * w[0]);
+    }
+}
+
+#elif defined(ROW_THREADS)
 
 constexpr int ROWS = THREADS / ROW_THREADS;
 // Pieces of a row that a thread keeps in registers; longer rows are read again.

@@ -197,9 +197,16 @@ template <typename R> __device__ __forceinline__ float across_warp(float value) 
     return value;
 }
 
-// Across the `THREADS` neighbouring threads (32, or the whole block of up to 1024) that share a row.
-// Every one of them gets the result.
+// Across the `THREADS` neighbouring threads (less than 32 if a power of two, 32, or the whole block of up to 1024) that
+// share a row. Every one of them gets the result.
 template <typename R, int THREADS> __device__ __forceinline__ float across_row(float value) {
+    if constexpr (THREADS < 32) {
+        u32 row = ((1u << (THREADS % 32)) - 1) << (threadIdx.x % 32 / THREADS * THREADS);
+#pragma unroll
+        for (int step = THREADS / 2; step > 0; step >>= 1)
+            value = R::join(value, __shfl_xor_sync(row, value, step));
+        return value;
+    }
     value = across_warp<R>(value);
     if constexpr (THREADS > 32) {
         __shared__ float partial[32];

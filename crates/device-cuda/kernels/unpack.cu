@@ -31,7 +31,7 @@
 // Writes eight values at a multiple of eight from `to`, which need not be aligned.
 __device__ __forceinline__ void write_eight(TARGET *to, i64 at, float (&values)[8], const float *scale) {
     if (scale != nullptr) {
-        float by = *scale;
+        float by = to_float(from_float<TARGET>(*scale));
 #pragma unroll
         for (int i = 0; i < 8; i++) values[i] = MUL(values[i], by);
     }
@@ -61,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     for (; at < count; at++) {
         float value = to_float(from[at]);
-        to[at] = from_float<TARGET>(scale != nullptr ? MUL(value, *scale) : value);
+        if (scale != nullptr) value = MUL(value, to_float(from_float<TARGET>(*scale)));
+        to[at] = from_float<TARGET>(value);
     }
 }
 

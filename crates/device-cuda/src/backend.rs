@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use device::{
-    Backend, Description, Error, Ledger, Memory, MemoryInfo, OpCall, Result, SharedBytes, StreamBackend,
-    StreamKind,
+    Backend, Capabilities, Description, Error, Ledger, Memory, MemoryInfo, OpCall, Result, SharedBytes,
+    StreamBackend, StreamKind,
 };
 use meta::{DType, DeviceId};
 
@@ -17,12 +17,13 @@ use crate::cudnn::{Dnn, LazyDnn};
 use crate::driver::Driver;
 use crate::kernel::{Kernels, Variant};
 use crate::library::{self, SearchPath, Unavailable};
-use crate::memory::PinnedMemory;
+use crate::memory::{DeviceMemory, PinnedMemory};
 use crate::ops::{self, Way};
 use crate::pinning;
 use crate::pool::{self, Pool, Siblings};
 use crate::raw::BlasFunctions;
 use crate::runtime::Runtime;
+use crate::sensors::{CardSensors, Sensors};
 use crate::stream::CudaStream;
 
 /// How CUDA is to be used. Only the program itself reads the environment; it passes on what it found.
@@ -155,6 +156,8 @@ pub struct CudaBackend {
     nvrtc_version: (i32, i32),
     /// What else is to be said about the cards.
     note: String,
+    /// Looked for when somebody asks.
+    sensors: OnceLock<Option<CardSensors>>,
 }
 
 impl CudaBackend {
@@ -183,12 +186,20 @@ impl CudaBackend {
             cards: Arc::new([]),
             nvrtc_version: libraries.nvrtc.version(),
             note: String::new(),
+            sensors: OnceLock::new(),
         })
     }
 
     /// Its id.
     pub fn id(&self) -> DeviceId {
         self.runtime.context.id()
+    }
+
+    /// How busy and how warm its card is; nothing where the machine does not tell.
+    pub fn sensors(&self) -> Option<Sensors> {
+        let context = &self.runtime.context;
+        let sensors = self.sensors.get_or_init(|| CardSensors::open(context.driver(), context.card()));
+        sensors.as_ref().map(CardSensors::read)
     }
 
     /// Bytes of blocks that are in use now.
@@ -239,6 +250,10 @@ impl Backend for CudaBackend {
                 &[DType::F16, DType::F32]
             },
             simulated: false,
+            capabilities: Capabilities {
+                copies_fast_from_pinned_only: true,
+                pins_in_place: properties.pins_read_only,
+            },
         }
     }
 
@@ -264,16 +279,12 @@ impl Backend for CudaBackend {
         Ok(Arc::new(PinnedMemory::allocate(&self.runtime.context, bytes)?))
     }
 
-    fn copies_fast_from_pinned_only(&self) -> bool {
-        true
-    }
-
-    fn pins_in_place(&self) -> bool {
-        self.runtime.context.properties().pins_read_only
-    }
-
     fn pin_in_place(&self, regions: Vec<SharedBytes>) -> Result<Option<Vec<Arc<dyn Memory>>>> {
-        Ok(if self.pins_in_place() { pinning::pin(&self.runtime.context, regions) } else { None })
+        Ok(if self.runtime.context.properties().pins_read_only {
+            pinning::pin(&self.runtime.context, regions)
+        } else {
+            None
+        })
     }
 
     fn open_stream(&self, _kind: StreamKind, ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
@@ -300,6 +311,10 @@ impl Backend for CudaBackend {
 
     fn workspace_bytes(&self) -> u64 {
         WORKSPACE_BYTES as u64
+    }
+
+    fn addresses(&self, memory: &dyn Memory) -> bool {
+        memory.as_any().is::<DeviceMemory>() || memory.host_pointer().is_some()
     }
 
     fn reaches(&self, other: DeviceId) -> bool {

@@ -1,10 +1,8 @@
-//! Matrix products through cuBLASLt: descriptors that free themselves, and the algorithm for each kind
-//! of product, asked for once.
+//! Matrix products through cuBLASLt: descriptors that free themselves, and a plan for each kind of product, made once.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cudarc::cublaslt::sys::{
     cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulDesc_t,
@@ -16,6 +14,7 @@ use device::{Error, Result};
 use meta::DType;
 
 use crate::context::{Context, lock};
+use crate::fast_hash::FastMap;
 use crate::kernel::Launch;
 use crate::raw::{Algorithm, BlasFunctions, HeuristicResult};
 
@@ -113,7 +112,14 @@ pub(crate) struct Blas {
     context: Arc<Context>,
     raw: BlasFunctions,
     handle: cublasLtHandle_t,
-    chosen: Mutex<HashMap<Kind, Option<Algorithm>>>,
+    /// The plan of each kind of product that was asked for; none where the library has no algorithm.
+    plans: RwLock<FastMap<Kind, Option<Arc<Plan>>>>,
+}
+
+/// How products of one kind are done: made at the first one, used by all.
+pub(crate) struct Plan {
+    algorithm: Algorithm,
+    prepared: Prepared,
 }
 
 // SAFETY: the library allows one handle to be used from several threads.
@@ -125,7 +131,7 @@ impl Blas {
     /// A handle in the context.
     pub(crate) fn new(context: Arc<Context>, raw: BlasFunctions) -> Result<Blas> {
         context.enter()?;
-        let mut blas = Blas { context, raw, handle: null_mut(), chosen: Mutex::default() };
+        let mut blas = Blas { context, raw, handle: null_mut(), plans: RwLock::default() };
         // SAFETY: the context is current and the handle is a field of the right type.
         let code = unsafe { (blas.raw.cublasLtCreate)(&mut blas.handle) };
         if code != 0 {
@@ -146,36 +152,41 @@ impl Blas {
         [number / 10_000, number / 100 % 100, number % 100]
     }
 
-    /// Whether the library has an algorithm for the product.
-    pub(crate) fn can(&self, product: &Product, places: &Places) -> Result<bool> {
-        Ok(self.algorithm(&Kind::of(product, places))?.is_some())
+    /// The plan of a product; none if the library has no algorithm for it.
+    pub(crate) fn plan(&self, product: &Product, places: &Places) -> Result<Option<Arc<Plan>>> {
+        let kind = Kind::of(product, places);
+        if let Some(known) = self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&kind) {
+            return Ok(known.clone());
+        }
+        self.context.enter()?;
+        // A bias pointer must be set for the question, but is not read: any aligned address will do.
+        let prepared = Prepared::new(self, product, 256)?;
+        let algorithm = prepared.propose(self, &Preference::new(self, &kind)?)?;
+        let plan = algorithm.map(|algorithm| Arc::new(Plan { algorithm, prepared }));
+        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been first; all use one plan.
+        Ok(plans.entry(kind).or_insert(plan).clone())
     }
 
     /// Queues a product.
     pub(crate) fn run(&self, launch: &Launch<'_>, product: &Product, places: &Places) -> Result<()> {
-        let algorithm = self.algorithm(&Kind::of(product, places))?;
-        let algorithm = algorithm.ok_or_else(|| Error::Device {
+        let plan = self.plan(product, places)?.ok_or_else(|| self.no_algorithm(product))?;
+        self.run_plan(launch, &plan, places)
+    }
+
+    /// Queues a product of a plan's kind.
+    pub(crate) fn run_plan(&self, launch: &Launch<'_>, plan: &Plan, places: &Places) -> Result<()> {
+        let scratch = launch.scratch(WORKSPACE_BYTES)?;
+        let workspace = (scratch.pointer(), WORKSPACE_BYTES);
+        plan.prepared.queue(self, places, &plan.algorithm, workspace, launch.queue.raw())
+    }
+
+    fn no_algorithm(&self, product: &Product) -> Error {
+        Error::Device {
             device: self.context.id(),
             action: "choosing a matrix product".into(),
             reason: format!("cuBLASLt has no algorithm for {product:?}"),
-        })?;
-        let workspace = launch.scratch(WORKSPACE_BYTES)?;
-        let prepared = Prepared::new(self, product, places.bias)?;
-        prepared.queue(places, &algorithm, (workspace.pointer(), WORKSPACE_BYTES), launch.queue.raw())
-    }
-
-    /// The algorithm of a kind, asked for once; none if the library has none.
-    fn algorithm(&self, kind: &Kind) -> Result<Option<Algorithm>> {
-        if let Some(known) = lock(&self.chosen).get(kind) {
-            return Ok(*known);
         }
-        self.context.enter()?;
-        // A bias pointer must be set for the question, but is not read: any aligned address will do.
-        let prepared = Prepared::new(self, &kind.product, 256)?;
-        let preference = Preference::new(self, kind)?;
-        let found = prepared.propose(&preference)?;
-        lock(&self.chosen).insert(*kind, found);
-        Ok(found)
     }
 
     pub(crate) fn check(&self, call: &'static str, code: u32) -> Result<()> {
@@ -205,6 +216,7 @@ impl Blas {
 impl Drop for Blas {
     fn drop(&mut self) {
         if !self.handle.is_null() {
+            self.plans.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
             self.context.leave("closing cuBLASLt", |_| {
                 // SAFETY: the handle is this library's and is used no more.
                 unsafe { (self.raw.cublasLtDestroy)(self.handle) };
@@ -215,38 +227,50 @@ impl Drop for Blas {
 }
 
 /// The descriptors of one product.
-pub(crate) struct Prepared<'a> {
-    blas: &'a Blas,
-    desc: Descriptor<'a>,
-    a: Layout<'a>,
-    b: Layout<'a>,
-    d: Layout<'a>,
+pub(crate) struct Prepared {
+    /// Where the bias is, is part of what is computed: whoever queues a product has it alone meanwhile.
+    computed: Mutex<Computed>,
+    a: Layout,
+    b: Layout,
+    d: Layout,
 }
 
-impl<'a> Prepared<'a> {
-    pub(crate) fn new(blas: &'a Blas, product: &Product, bias: u64) -> Result<Prepared<'a>> {
+/// What is computed, and where the bias was said to be last; none if there is no bias.
+struct Computed {
+    desc: Descriptor,
+    bias: Option<u64>,
+}
+
+// SAFETY: descriptors are plain memory of the library, which any thread may use; the one that changes is behind a lock.
+unsafe impl Send for Prepared {}
+// SAFETY: as above.
+unsafe impl Sync for Prepared {}
+
+impl Prepared {
+    pub(crate) fn new(blas: &Blas, product: &Product, bias: u64) -> Result<Prepared> {
         let (rows, columns, inner) = (product.rows, product.columns, product.inner);
         let stored = |matrix: &Matrix, rows, columns| {
             if matrix.transposed { (columns, rows) } else { (rows, columns) }
         };
         let layout = |matrix: &Matrix, size: (u64, u64)| Layout::new(blas, product, matrix, size);
+        let desc = Descriptor::new(blas, product, bias)?;
         Ok(Prepared {
-            blas,
-            desc: Descriptor::new(blas, product, bias)?,
+            computed: Mutex::new(Computed { desc, bias: product.epilogue.has_bias().then_some(bias) }),
             a: layout(&product.a, stored(&product.a, rows, inner))?,
             b: layout(&product.b, stored(&product.b, inner, columns))?,
             d: layout(&product.d, (rows, columns))?,
         })
     }
 
-    fn propose(&self, preference: &Preference<'_>) -> Result<Option<Algorithm>> {
+    fn propose(&self, blas: &Blas, preference: &Preference<'_>) -> Result<Option<Algorithm>> {
         let mut proposals = [HeuristicResult::default(); PROPOSALS];
         let mut count: c_int = 0;
+        let computed = lock(&self.computed);
         // SAFETY: all descriptors are alive; the array has room for the number of proposals asked for.
         let code = unsafe {
-            (self.blas.raw.cublasLtMatmulAlgoGetHeuristic)(
-                self.blas.handle,
-                self.desc.raw,
+            (blas.raw.cublasLtMatmulAlgoGetHeuristic)(
+                blas.handle,
+                computed.desc.raw,
                 self.a.raw,
                 self.b.raw,
                 self.d.raw,
@@ -260,28 +284,31 @@ impl<'a> Prepared<'a> {
         if code == NOT_SUPPORTED {
             return Ok(None);
         }
-        self.blas.check("cublasLtMatmulAlgoGetHeuristic", code)?;
+        blas.check("cublasLtMatmulAlgoGetHeuristic", code)?;
         let usable = |p: &&HeuristicResult| p.state == 0 && p.workspace_bytes <= WORKSPACE_BYTES;
         let count = (count.max(0) as usize).min(PROPOSALS);
         Ok(proposals[..count].iter().find(usable).map(|proposal| proposal.algorithm))
     }
 
-    /// Queues the product on a stream of the context, which must be current.
+    /// Queues the product on a stream of the context.
     pub(crate) fn queue(
         &self,
+        blas: &Blas,
         places: &Places,
         algorithm: &Algorithm,
         workspace: (u64, usize),
         stream: cudarc::driver::sys::CUstream,
     ) -> Result<()> {
-        self.blas.context.enter()?;
+        blas.context.enter()?;
         let (alpha, beta) = (places.alpha, places.beta);
+        let mut computed = lock(&self.computed);
+        computed.set_bias(blas, places.bias)?;
         // SAFETY: alpha and beta are f32, the scale type, read before the call returns; the matrices are
         // device memory of the sizes that the layouts describe, which the caller vouches for.
         let code = unsafe {
-            (self.blas.raw.cublasLtMatmul)(
-                self.blas.handle,
-                self.desc.raw,
+            (blas.raw.cublasLtMatmul)(
+                blas.handle,
+                computed.desc.raw,
                 (&raw const alpha).cast(),
                 places.a as *const c_void,
                 self.a.raw,
@@ -298,17 +325,25 @@ impl<'a> Prepared<'a> {
                 stream,
             )
         };
-        self.blas.check("cublasLtMatmul", code)
+        blas.check("cublasLtMatmul", code)
     }
 
     /// The library's first proposal for matrices that are aligned to 256 bytes.
-    pub(crate) fn best(&self, product: &Product) -> Result<Algorithm> {
-        let preference = Preference::new(self.blas, &Kind { product: *product, alignments: [256; 3] })?;
-        self.propose(&preference)?.ok_or_else(|| Error::Device {
-            device: self.blas.context.id(),
-            action: "choosing a matrix product".into(),
-            reason: format!("cuBLASLt has no algorithm for {product:?}"),
-        })
+    pub(crate) fn best(&self, blas: &Blas, product: &Product) -> Result<Algorithm> {
+        let preference = Preference::new(blas, &Kind { product: *product, alignments: [256; 3] })?;
+        self.propose(blas, &preference)?.ok_or_else(|| blas.no_algorithm(product))
+    }
+}
+
+impl Computed {
+    /// Says where the bias of the next product is, if it is another than the last one's.
+    fn set_bias(&mut self, blas: &Blas, bias: u64) -> Result<()> {
+        if self.bias.is_none_or(|known| known == bias) {
+            return Ok(());
+        }
+        self.desc.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+        self.bias = Some(bias);
+        Ok(())
     }
 }
 
@@ -316,62 +351,57 @@ impl<'a> Prepared<'a> {
 const NOT_SUPPORTED: u32 = 15;
 
 /// What is computed.
-struct Descriptor<'a> {
-    blas: &'a Blas,
+struct Descriptor {
+    destroy: unsafe extern "C" fn(cublasLtMatmulDesc_t) -> u32,
     raw: cublasLtMatmulDesc_t,
 }
 
-impl<'a> Descriptor<'a> {
-    fn new(blas: &'a Blas, product: &Product, bias: u64) -> Result<Descriptor<'a>> {
-        let mut descriptor = Descriptor { blas, raw: null_mut() };
+impl Descriptor {
+    fn new(blas: &Blas, product: &Product, bias: u64) -> Result<Descriptor> {
+        let mut descriptor = Descriptor { destroy: blas.raw.cublasLtMatmulDescDestroy, raw: null_mut() };
         let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F as c_uint;
         let scale = cudaDataType_t::CUDA_R_32F as c_uint;
         // SAFETY: the descriptor is a field of the right type.
         let code = unsafe { (blas.raw.cublasLtMatmulDescCreate)(&mut descriptor.raw, compute, scale) };
         blas.check("cublasLtMatmulDescCreate", code)?;
         // CUBLAS_OP_N is 0, CUBLAS_OP_T is 1.
-        descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(product.a.transposed))?;
-        descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(product.b.transposed))?;
-        descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue.code())?;
+        descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(product.a.transposed))?;
+        descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(product.b.transposed))?;
+        descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue.code())?;
         if product.epilogue.has_bias() {
-            descriptor.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+            descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
         }
         Ok(descriptor)
     }
 
-    fn set<T: Copy>(&self, attribute: DescAttribute, value: T) -> Result<()> {
+    fn set<T: Copy>(&self, blas: &Blas, attribute: DescAttribute, value: T) -> Result<()> {
         // SAFETY: the value is a local whose size is given; the library copies it.
         let code = unsafe {
             let value = (&raw const value).cast();
-            (self.blas.raw.cublasLtMatmulDescSetAttribute)(
-                self.raw,
-                attribute as c_uint,
-                value,
-                size_of::<T>(),
-            )
+            (blas.raw.cublasLtMatmulDescSetAttribute)(self.raw, attribute as c_uint, value, size_of::<T>())
         };
-        self.blas.check("cublasLtMatmulDescSetAttribute", code)
+        blas.check("cublasLtMatmulDescSetAttribute", code)
     }
 }
 
-impl Drop for Descriptor<'_> {
+impl Drop for Descriptor {
     fn drop(&mut self) {
         if !self.raw.is_null() {
             // SAFETY: the descriptor was made by this library and is used no more.
-            unsafe { (self.blas.raw.cublasLtMatmulDescDestroy)(self.raw) };
+            unsafe { (self.destroy)(self.raw) };
         }
     }
 }
 
 /// How a matrix is stored.
-struct Layout<'a> {
-    blas: &'a Blas,
+struct Layout {
+    destroy: unsafe extern "C" fn(cublasLtMatrixLayout_t) -> u32,
     raw: cublasLtMatrixLayout_t,
 }
 
-impl<'a> Layout<'a> {
-    fn new(blas: &'a Blas, product: &Product, matrix: &Matrix, size: (u64, u64)) -> Result<Layout<'a>> {
-        let mut layout = Layout { blas, raw: null_mut() };
+impl Layout {
+    fn new(blas: &Blas, product: &Product, matrix: &Matrix, size: (u64, u64)) -> Result<Layout> {
+        let mut layout = Layout { destroy: blas.raw.cublasLtMatrixLayoutDestroy, raw: null_mut() };
         let dtype = match product.dtype {
             DType::BF16 => cudaDataType_t::CUDA_R_16BF,
             DType::F16 => cudaDataType_t::CUDA_R_16F,
@@ -389,32 +419,31 @@ impl<'a> Layout<'a> {
         };
         blas.check("cublasLtMatrixLayoutCreate", code)?;
         if product.batch != 1 {
-            layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, product.batch)?;
-            layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, matrix.batch_stride)?;
+            layout.set(blas, LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, product.batch)?;
+            layout.set(
+                blas,
+                LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                matrix.batch_stride,
+            )?;
         }
         Ok(layout)
     }
 
-    fn set<T: Copy>(&self, attribute: LayoutAttribute, value: T) -> Result<()> {
+    fn set<T: Copy>(&self, blas: &Blas, attribute: LayoutAttribute, value: T) -> Result<()> {
         // SAFETY: the value is a local whose size is given; the library copies it.
         let code = unsafe {
             let value = (&raw const value).cast();
-            (self.blas.raw.cublasLtMatrixLayoutSetAttribute)(
-                self.raw,
-                attribute as c_uint,
-                value,
-                size_of::<T>(),
-            )
+            (blas.raw.cublasLtMatrixLayoutSetAttribute)(self.raw, attribute as c_uint, value, size_of::<T>())
         };
-        self.blas.check("cublasLtMatrixLayoutSetAttribute", code)
+        blas.check("cublasLtMatrixLayoutSetAttribute", code)
     }
 }
 
-impl Drop for Layout<'_> {
+impl Drop for Layout {
     fn drop(&mut self) {
         if !self.raw.is_null() {
             // SAFETY: the layout was made by this library and is used no more.
-            unsafe { (self.blas.raw.cublasLtMatrixLayoutDestroy)(self.raw) };
+            unsafe { (self.destroy)(self.raw) };
         }
     }
 }

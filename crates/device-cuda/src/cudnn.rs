@@ -7,7 +7,6 @@
 
 mod graph;
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,6 +15,7 @@ use device::{Error, Operand, Result, op};
 use meta::DType;
 
 use crate::context::{Context, lock};
+use crate::fast_hash::FastMap;
 use crate::kernel::Launch;
 use crate::library::{self, SearchPath};
 use crate::ops::product::SCRATCH_LIMIT;
@@ -24,6 +24,8 @@ use graph::{Handle, Plan};
 
 /// Queries and keys from which on it pays: below, a launch of our own kernel is as quick.
 const LEAST_TOKENS: usize = 512;
+/// The same where there is a mask or heads share keys.
+const LEAST_TOKENS_OF_OTHERS: usize = 1024;
 
 /// Multiplications and places of a picture from which on it pays for a convolution: tensors may have to be turned
 /// around first.
@@ -65,7 +67,7 @@ struct State {
     handle: Option<Handle>,
     /// Whether the handle could not be made; it is not tried again.
     unusable: bool,
-    plans: HashMap<Shape, Option<Plan>>,
+    plans: FastMap<Shape, Option<Plan>>,
 }
 
 impl State {
@@ -96,25 +98,58 @@ pub(crate) struct AttentionShape {
     pub(crate) dtype: DType,
     pub(crate) batch: i64,
     pub(crate) heads: i64,
+    /// Heads of keys and values.
+    pub(crate) groups: i64,
     pub(crate) queries: i64,
     pub(crate) keys: i64,
     pub(crate) size: i64,
     /// Strides of batch, token and head: of the queries, the keys, the values and the result.
     pub(crate) strides: [[i64; 3]; 4],
+    pub(crate) mask: Option<MaskShape>,
+}
+
+/// A mask that is added to the scores: batch, head, query and key, of which those that repeat are 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MaskShape {
+    pub(crate) dims: [i64; 4],
+    pub(crate) strides: [i64; 4],
+}
+
+impl MaskShape {
+    /// The shape of a mask that repeats to `[batch, heads, queries, keys]`, which it is seen as; none if its rows
+    /// cannot be read as they are.
+    pub(crate) fn of(mask: &Operand) -> Option<MaskShape> {
+        let (mut dims, mut strides) = ([1; 4], [0; 4]);
+        for axis in 0..4 {
+            if mask.dim(axis) > 1 && mask.strides()[axis] > 0 {
+                (dims[axis], strides[axis]) = (mask.dim(axis) as i64, mask.strides()[axis] as i64);
+            }
+        }
+        let packed = mask.dim(3) > 1 && mask.strides()[3] == 1 && is_aligned(mask);
+        let aligned = strides[..3].iter().all(|stride| *stride % 8 == 0);
+        // Where there is one index only any stride will do; cuDNN wants them to go on.
+        for axis in (0..3).rev().filter(|axis| dims[*axis] == 1).collect::<Vec<_>>() {
+            strides[axis] = (dims[axis + 1] * strides[axis + 1] + 7) / 8 * 8;
+        }
+        (packed && aligned).then_some(MaskShape { dims, strides })
+    }
 }
 
 impl AttentionShape {
-    /// The shape of a call that cuDNN may be asked for: 16-bit values, no mask, whole heads of up to 128.
+    /// The shape of a call that cuDNN may be asked for: 16-bit values, whole heads of up to 128, no cap, and no mask that
+    /// depends on positions. A mask that is added comes beside.
     pub(crate) fn of(call: &op::Attention, dtype: DType) -> Option<AttentionShape> {
         let (q, k) = (&call.q, &call.k);
         let size = q.dim(3);
+        let plain = matches!(call.mask, op::AttentionMask::None) && q.dim(2) == k.dim(2);
+        let least = if plain { LEAST_TOKENS } else { LEAST_TOKENS_OF_OTHERS };
         let fits = dtype != DType::F32
-            && matches!(call.mask, op::AttentionMask::None)
+            && call.soft_cap.is_none()
+            && !matches!(call.mask, op::AttentionMask::Causal)
             && size.is_multiple_of(8)
             && (16..=128).contains(&size)
-            && q.dim(2) == k.dim(2)
-            && q.dim(1) >= LEAST_TOKENS
-            && k.dim(1) >= LEAST_TOKENS;
+            && q.dim(1) >= least
+            && k.dim(1) >= least;
         if !fits {
             return None;
         }
@@ -129,54 +164,64 @@ impl AttentionShape {
             dtype,
             batch: q.dim(0) as i64,
             heads: q.dim(2) as i64,
+            groups: k.dim(2) as i64,
             queries: q.dim(1) as i64,
             keys: k.dim(1) as i64,
             size: size as i64,
             strides: [0, 1, 2, 3].map(|i| [batch[i], token[i], head[i]]),
+            mask: None,
         })
     }
 }
 
 /// A convolution as far as a kernel is chosen by it. Tensors are contiguous `[images or outputs, channels, height,
-/// width]`.
+/// width]`, or with frames before the height.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConvolutionShape {
     pub(crate) dtype: DType,
-    pub(crate) x: [i64; 4],
-    pub(crate) weight: [i64; 4],
-    pub(crate) out: [i64; 4],
-    pub(crate) strides: [i64; 2],
-    pub(crate) dilations: [i64; 2],
-    pub(crate) pads_before: [i64; 2],
-    pub(crate) pads_after: [i64; 2],
+    /// Dimensions that the window moves along, 2 or 3; of what follows so many count, and two more of the tensors.
+    pub(crate) moved: usize,
+    pub(crate) x: [i64; 5],
+    pub(crate) weight: [i64; 5],
+    pub(crate) out: [i64; 5],
+    pub(crate) strides: [i64; 3],
+    pub(crate) dilations: [i64; 3],
+    pub(crate) pads_before: [i64; 3],
+    pub(crate) pads_after: [i64; 3],
 }
 
 impl ConvolutionShape {
-    /// The shape of a call that cuDNN may be asked for: 16-bit pictures, zeros around them, and enough to do.
+    /// The shape of a call that cuDNN may be asked for: 16-bit pictures or videos, zeros around them, and enough to do.
     pub(crate) fn of(call: &op::Convolution, dtype: DType) -> Option<ConvolutionShape> {
-        let [x, out] = [&call.x, &call.out].map(|o| <[usize; 4]>::try_from(o.dims()).ok());
-        let (x, out, [height, width]) = (x?, out?, call.window.as_slice()) else { return None };
-        let weight: [usize; 4] = call.weight.dims().try_into().ok()?;
+        let (x, weight, out) = (call.x.dims(), call.weight.dims(), call.out.dims());
+        let moved = call.window.len();
+        if !(2..=3).contains(&moved) || [x, weight, out].iter().any(|dims| dims.len() != moved + 2) {
+            return None;
+        }
         let zeros = matches!(call.padding, op::Padding::Constant(0.0))
-            || [height, width].iter().all(|w| w.pad_before == 0 && w.pad_after == 0);
+            || call.window.iter().all(|w| w.pad_before == 0 && w.pad_after == 0);
         let work = out.iter().product::<usize>() * weight[1..].iter().product::<usize>();
-        let enough = work >= LEAST_WORK && out[2] * out[3] >= LEAST_PLACES;
+        let enough = work >= LEAST_WORK && out[2..].iter().product::<usize>() >= LEAST_PLACES;
         // A weight of another type is unpacked to a place of its own.
         let own_weight = call.weight.dtype() == Some(dtype);
         let aligned =
             is_aligned(&call.x) && is_aligned(&call.out) && (!own_weight || is_aligned(&call.weight));
         let fits = dtype != DType::F32 && !call.transposed && call.groups == 1 && zeros && enough && aligned;
-        let numbers = |dims: [usize; 4]| dims.map(|dim| dim as i64);
-        let both = |of: fn(&op::Window) -> usize| [of(height) as i64, of(width) as i64];
+        let numbers =
+            |dims: &[usize]| std::array::from_fn(|axis| dims.get(axis).map_or(1, |dim| *dim as i64));
+        let each = |of: fn(&op::Window) -> usize| {
+            std::array::from_fn(|axis| call.window.get(axis).map_or(0, |window| of(window) as i64))
+        };
         fits.then(|| ConvolutionShape {
             dtype,
+            moved,
             x: numbers(x),
             weight: numbers(weight),
             out: numbers(out),
-            strides: both(|w| w.stride),
-            dilations: both(|w| w.dilation),
-            pads_before: both(|w| w.pad_before),
-            pads_after: both(|w| w.pad_after),
+            strides: each(|w| w.stride),
+            dilations: each(|w| w.dilation),
+            pads_before: each(|w| w.pad_before),
+            pads_after: each(|w| w.pad_after),
         })
     }
 }
@@ -218,17 +263,18 @@ impl Dnn {
     }
 
     /// Queues an attention if cuDNN is there and can do it; whether it was queued. The addresses are those of
-    /// queries, keys, values and result.
+    /// queries, keys, values, result and, if there is one, mask.
     pub(crate) fn attention(
         &self,
         launch: &Launch<'_>,
         shape: &AttentionShape,
-        addresses: [u64; 4],
+        addresses: [u64; 5],
         scale: f32,
     ) -> Result<bool> {
-        let [q, k, v, out] = addresses.map(|address| address as *mut c_void);
-        let pointers = [q, k, v, out, from_ref(&scale).cast_mut().cast()];
-        self.run(launch, Shape::Attention(*shape), &pointers)
+        let [q, k, v, out, mask] = addresses.map(|address| address as *mut c_void);
+        let pointers = [q, k, v, out, from_ref(&scale).cast_mut().cast(), mask];
+        let count = if shape.mask.is_some() { 6 } else { 5 };
+        self.run(launch, Shape::Attention(*shape), &pointers[..count])
     }
 
     /// Queues a convolution if cuDNN is there and can do it; whether it was queued. The addresses are those of

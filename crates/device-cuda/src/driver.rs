@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUmodule, CUstream,
-    CUstream_flags,
+    CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUgraph, CUgraphExec,
+    CUmodule, CUstream, CUstream_flags,
 };
 
 use crate::raw::DriverFunctions;
@@ -19,6 +19,8 @@ const PEER_ALREADY_ON: u32 = 704;
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
 const HOST_ALLOC_PORTABLE: c_uint = 1;
 const HOST_REGISTER_READ_ONLY: c_uint = 8;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: other calls, such as those for memory, go on as usual meanwhile.
+const CAPTURE_RELAXED: c_uint = 2;
 
 /// A call of a library that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -271,6 +273,37 @@ impl Driver {
 
     pub(crate) fn stream_wait(&self, stream: CUstream, event: CUevent) -> Checked<()> {
         call!(self.cuStreamWaitEvent(stream, event, 0))
+    }
+
+    /// Begins to capture what is queued on a stream.
+    pub(crate) fn begin_capture(&self, stream: CUstream) -> Checked<()> {
+        call!(self.cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED))
+    }
+
+    /// Ends that; the graph is null if something could not be captured.
+    pub(crate) fn end_capture(&self, stream: CUstream) -> Checked<CUgraph> {
+        let mut graph = null_mut();
+        call!(self.cuStreamEndCapture(stream, &mut graph))?;
+        Ok(graph)
+    }
+
+    /// A graph made ready to be launched.
+    pub(crate) fn instantiate(&self, graph: CUgraph) -> Checked<CUgraphExec> {
+        let mut exec = null_mut();
+        call!(self.cuGraphInstantiateWithFlags(&mut exec, graph, 0))?;
+        Ok(exec)
+    }
+
+    pub(crate) fn launch_graph(&self, exec: CUgraphExec, stream: CUstream) -> Checked<()> {
+        call!(self.cuGraphLaunch(exec, stream))
+    }
+
+    pub(crate) fn destroy_graph_exec(&self, exec: CUgraphExec) -> Checked<()> {
+        call!(self.cuGraphExecDestroy(exec))
+    }
+
+    pub(crate) fn destroy_graph(&self, graph: CUgraph) -> Checked<()> {
+        call!(self.cuGraphDestroy(graph))
     }
 
     /// An event; without timing it is cheaper.

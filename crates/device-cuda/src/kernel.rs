@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
-use device::{Buffer, Cancel, Charge, Error, Ledger, Operand, Result};
+use device::{Buffer, Cancel, Error, Ledger, Operand, Result};
 
 use crate::compile::Compiler;
 use crate::context::{Context, Properties, lock};
+use crate::fast_hash::FastMap;
+use crate::graph::{Capture, TemporaryBlock};
 use crate::memory::DeviceMemory;
 use crate::pool::{self, Pool};
 use crate::runtime::Runtime;
@@ -25,27 +28,51 @@ pub(crate) struct Launch<'a> {
     pub(crate) op: &'static str,
     /// What ends the parts of an operation that the host does.
     pub(crate) cancel: &'a Cancel,
+    /// Where temporary memory stays, if the operation is captured.
+    pub(crate) capture: Option<&'a Arc<Capture>>,
 }
 
 impl Launch<'_> {
     /// A kernel of a file, compiled with these definitions on first use and kept.
     ///
     /// Two definitions steer the compiler itself: [`FAST_MATH`] and [`ARCH_SPECIFIC`].
-    pub(crate) fn kernel(&self, file: KernelFile, name: &str, defines: &[(&str, &str)]) -> Result<Kernel> {
+    pub(crate) fn kernel(
+        &self,
+        file: KernelFile,
+        name: &'static str,
+        defines: &[Definition],
+    ) -> Result<Kernel> {
         self.runtime.kernels.get(file, name, defines)
     }
 
     /// Temporary device memory in the order of the stream: it may be dropped as soon as the last kernel
     /// that uses it has been launched. The ledger has the bytes first, and has them back with the drop: whoever gets
-    /// the memory next waits for this stream on the card.
+    /// the memory next waits for this stream on the card. What a captured kernel uses stays for its graph.
     pub(crate) fn scratch(&self, bytes: usize) -> Result<Scratch> {
+        let known = self.capture.and_then(|capture| capture.take(bytes));
+        let block = known.map_or_else(|| self.temporary_block(bytes), Ok)?;
+        let address = block.0.address();
+        Ok(Scratch { address, bytes, block: Some(block), capture: self.capture.cloned() })
+    }
+
+    /// The same for views of it as an operand.
+    pub(crate) fn scratch_buffer(&self, bytes: usize) -> Result<Buffer> {
+        let (memory, charge) = self.temporary_block(bytes)?;
+        let buffer = Buffer::new(self.runtime.context.id(), Arc::new(memory), Some(charge));
+        if let Some(capture) = self.capture {
+            capture.keep(&buffer);
+        }
+        Ok(buffer)
+    }
+
+    fn temporary_block(&self, bytes: usize) -> Result<TemporaryBlock> {
         let charge = self.ledger.charge(pool::taken(bytes)).map_err(|short| short.during(self.op))?;
         let memory = Pool::allocate(&self.runtime.pool, bytes).map_err(|error| match error {
             Error::OutOfMemory(short) => Error::OutOfMemory(short.during(self.op)),
             other => other,
         })?;
         memory.touch(self.queue)?;
-        Ok(Scratch { memory, charge })
+        Ok((memory, charge))
     }
 
     /// The device address of an operand's first value.
@@ -72,21 +99,26 @@ pub(crate) const ARCH_SPECIFIC: &str = "GANTRY_ARCH_SPECIFIC";
 
 /// Temporary device memory.
 pub(crate) struct Scratch {
-    // Dropped before the charge: the ledger is credited only once the memory is back.
-    memory: DeviceMemory,
-    charge: Charge,
+    address: u64,
+    bytes: usize,
+    /// There until it is dropped. The ledger is credited only once the memory is back.
+    block: Option<TemporaryBlock>,
+    /// Where it goes then, if it is captured.
+    capture: Option<Arc<Capture>>,
 }
 
 impl Scratch {
     /// Its device address, a multiple of 256.
     pub(crate) fn pointer(&self) -> u64 {
-        self.memory.address()
+        self.address
     }
+}
 
-    /// The same memory for views of it as an operand.
-    pub(crate) fn into_buffer(self) -> Buffer {
-        let device = self.memory.context().id();
-        Buffer::new(device, Arc::new(self.memory), Some(self.charge))
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let (Some(block), Some(capture)) = (self.block.take(), &self.capture) {
+            capture.give(self.bytes, block);
+        }
     }
 }
 
@@ -107,10 +139,14 @@ pub enum KernelFile {
     Resample,
     /// Weights in other encodings to floats.
     Unpack,
+    /// Codes with scales beside them to floats.
+    Scaled,
     /// Scaled dot-product attention.
     Attention,
     /// Convolution windows as matrices.
     Convolution,
+    /// What masks ask for beside the kernels of libraries.
+    Mask,
 }
 
 impl KernelFile {
@@ -124,8 +160,10 @@ impl KernelFile {
             KernelFile::Layout => "layout.cu",
             KernelFile::Resample => "resample.cu",
             KernelFile::Unpack => "unpack.cu",
+            KernelFile::Scaled => "scaled.cu",
             KernelFile::Attention => "attention.cu",
             KernelFile::Convolution => "convolution.cu",
+            KernelFile::Mask => "mask.cu",
         }
     }
 
@@ -139,8 +177,10 @@ impl KernelFile {
             KernelFile::Layout => include_str!("../kernels/layout.cu"),
             KernelFile::Resample => include_str!("../kernels/resample.cu"),
             KernelFile::Unpack => include_str!("../kernels/unpack.cu"),
+            KernelFile::Scaled => include_str!("../kernels/scaled.cu"),
             KernelFile::Attention => include_str!("../kernels/attention.cu"),
             KernelFile::Convolution => include_str!("../kernels/convolution.cu"),
+            KernelFile::Mask => include_str!("../kernels/mask.cu"),
         };
         // The line directive makes messages of the compiler point into the file itself.
         format!("{}\n#line 1 \"{}\"\n{own}", include_str!("../kernels/prelude.cuh"), self.name())
@@ -158,28 +198,80 @@ pub struct Variant {
     pub defines: &'static [(&'static str, &'static str)],
 }
 
+/// A preprocessor definition: its name and what it stands for.
+pub(crate) type Definition = (&'static str, &'static str);
+
+/// A word of the program's own text, known by its place in the program: one place always has one text. Two places may
+/// have the same text, which then is two names for one thing.
+#[derive(Clone, Copy, Debug)]
+struct Name(&'static str);
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Name) -> bool {
+        std::ptr::eq(self.0.as_ptr(), other.0.as_ptr()) && self.0.len() == other.0.len()
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_usize(self.0.as_ptr().addr());
+    }
+}
+
+/// What a compiled kernel is found by when it is launched: no text is made, read or compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct KernelKey {
+    file: KernelFile,
+    name: Name,
+    count: u8,
+    /// The definitions, filled up with empty ones.
+    defines: [(Name, Name); MOST_DEFINES],
+}
+
+/// Definitions that a key has room for.
+const MOST_DEFINES: usize = 8;
+
+impl KernelKey {
+    /// None if there are more definitions than it has room for.
+    fn new(file: KernelFile, name: &'static str, defines: &[Definition]) -> Option<KernelKey> {
+        const NOTHING: Name = Name("");
+        let mut own = [(NOTHING, NOTHING); MOST_DEFINES];
+        let filled = own.get_mut(..defines.len())?;
+        for (to, (define, value)) in filled.iter_mut().zip(defines) {
+            *to = (Name(define), Name(value));
+        }
+        Some(KernelKey { file, name: Name(name), count: defines.len() as u8, defines: own })
+    }
+}
+
 /// The kernels of one device: compiled on first use, then kept.
 pub(crate) struct Kernels {
     context: Arc<Context>,
     compiler: Compiler,
     modules: Mutex<HashMap<(KernelFile, String), Arc<Module>>>,
-    entries: Mutex<HashMap<String, Kernel>>,
+    entries: RwLock<FastMap<KernelKey, Kernel>>,
 }
 
 impl Kernels {
     pub(crate) fn new(context: Arc<Context>, compiler: Compiler) -> Kernels {
-        Kernels { context, compiler, modules: Mutex::default(), entries: Mutex::default() }
+        Kernels { context, compiler, modules: Mutex::default(), entries: RwLock::default() }
     }
 
-    pub(crate) fn get(&self, file: KernelFile, name: &str, defines: &[(&str, &str)]) -> Result<Kernel> {
-        let definitions = defines.iter().map(|(key, value)| format!("-D{key}={value}\n")).collect::<String>();
-        let key = format!("{}\n{name}\n{definitions}", file.name());
-        if let Some(kernel) = lock(&self.entries).get(&key) {
+    pub(crate) fn get(&self, file: KernelFile, name: &'static str, defines: &[Definition]) -> Result<Kernel> {
+        let key = KernelKey::new(file, name, defines);
+        if let Some(key) = &key
+            && let Some(kernel) = self.entries.read().unwrap_or_else(PoisonError::into_inner).get(key)
+        {
             return Ok(kernel.clone());
         }
-        let module = self.module(file, defines, definitions)?;
-        let kernel = Kernel { entry: Arc::new(module.entry(name)?), _module: module };
-        lock(&self.entries).insert(key, kernel.clone());
+        let definitions = defines.iter().map(|(key, value)| format!("-D{key}={value}\n")).collect::<String>();
+        let kernel = Kernel(Arc::new(self.module(file, defines, definitions)?.entry(name)?));
+        if let Some(key) = key {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            entries.insert(key, kernel.clone());
+        }
         Ok(kernel)
     }
 
@@ -247,7 +339,7 @@ impl Module {
         Ok(Module { context: Arc::clone(context), raw })
     }
 
-    fn entry(&self, name: &str) -> Result<Entry> {
+    fn entry(self: Arc<Module>, name: &'static str) -> Result<Entry> {
         let missing = |reason: String| Error::Device {
             device: self.context.id(),
             action: format!("looking for the kernel {name}"),
@@ -257,7 +349,8 @@ impl Module {
         self.context.enter()?;
         let found = self.context.driver().function(self.raw, &symbol);
         let function = found.map_err(|fault| missing(fault.to_string()))?;
-        Ok(Entry { function, name: name.to_owned(), dynamic_shared: AtomicU32::new(STATIC_SHARED_LIMIT) })
+        let dynamic_shared = AtomicU32::new(STATIC_SHARED_LIMIT);
+        Ok(Entry { function, name, dynamic_shared, _module: self })
     }
 }
 
@@ -272,9 +365,11 @@ const STATIC_SHARED_LIMIT: u32 = 48 << 10;
 
 struct Entry {
     function: CUfunction,
-    name: String,
+    name: &'static str,
     /// The largest dynamic shared memory that the function has been allowed so far.
     dynamic_shared: AtomicU32,
+    /// What the function is of.
+    _module: Arc<Module>,
 }
 
 // SAFETY: a function is a handle that the driver lets any thread use; its module outlives it.
@@ -284,12 +379,16 @@ unsafe impl Sync for Entry {}
 
 /// A kernel ready to launch.
 #[derive(Clone)]
-pub(crate) struct Kernel {
-    entry: Arc<Entry>,
-    _module: Arc<Module>,
-}
+pub(crate) struct Kernel(Arc<Entry>);
 
 impl Kernel {
+    /// Queues one block of the kernel, with no more than the driver's own call. The context is the current one.
+    pub(crate) fn launch_alone(&self, context: &Context, queue: &Queue, args: &mut Args) -> Result<()> {
+        let (sizes, mut pointers) = ([[1; 3], [32, 1, 1]], args.pointers());
+        let launched = context.driver().launch(self.0.function, sizes, 0, queue.raw(), &mut pointers);
+        context.check("launching a kernel", launched)
+    }
+
     /// Queues the kernel. The arguments must be those of the kernel, in its order and types.
     pub(crate) fn launch(
         &self,
@@ -304,7 +403,7 @@ impl Kernel {
         }
         let context = &on.runtime.context;
         context.enter()?;
-        let entry = &*self.entry;
+        let entry = &*self.0;
         let most = context.properties().shared_per_block;
         if shared_bytes > most {
             return Err(Error::Device {
@@ -337,15 +436,15 @@ impl Kernel {
 }
 
 /// The arguments of a kernel, by value, in order.
-#[derive(Default)]
 pub(crate) struct Args {
     words: Vec<u64>,
     starts: Vec<usize>,
 }
 
 impl Args {
+    /// No arguments yet, with room for those of every kernel.
     pub(crate) fn new() -> Args {
-        Args::default()
+        Args { words: Vec::with_capacity(64), starts: Vec::with_capacity(16) }
     }
 
     /// A device address.
@@ -396,6 +495,29 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_the_kernel_with_all_its_definitions() {
+        let key = |name, defines: &[Definition]| KernelKey::new(KernelFile::Norm, name, defines).unwrap();
+        let (name, defines): (_, [Definition; 2]) = ("norm_rows", [("T", "bf16"), ("W", "none")]);
+        let base = key(name, &defines);
+        assert_eq!(base, key(name, &defines));
+        assert_ne!(base, key(name, &defines[..1]), "fewer definitions");
+        assert_ne!(base, key(name, &[defines[0], ("W", "f32")]), "another value");
+        assert_ne!(base, key(name, &[defines[0], ("B", defines[1].1)]), "another name");
+        assert_ne!(base, key("norm_long_rows", &defines), "another kernel");
+        let other = KernelKey::new(KernelFile::Rope, name, &defines);
+        assert_ne!(Some(base), other, "another file");
+        // A part of a longer text begins at the same place.
+        assert_ne!(base, key(&name[..4], &defines));
+        assert!(KernelKey::new(KernelFile::Norm, "a", &[("T", "f32"); MOST_DEFINES + 1]).is_none());
+    }
+
+    #[test]
+    fn every_kernel_fits_a_key() {
+        let fits = |v: &Variant| KernelKey::new(v.file, v.name, v.defines).is_some();
+        assert!(crate::ops::variants().all(fits));
+    }
 
     #[test]
     fn arguments_stand_aligned_and_in_order() {

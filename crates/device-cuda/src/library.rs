@@ -13,7 +13,7 @@ use libloading::Library;
 
 use crate::compile::Nvrtc;
 use crate::driver::Driver;
-use crate::raw::{BlasFunctions, CompilerFunctions, DnnFunctions, DriverFunctions};
+use crate::raw::{BlasFunctions, CompilerFunctions, DnnFunctions, DriverFunctions, SensorFunctions};
 
 /// Why there is no CUDA device, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -244,6 +244,16 @@ pub(crate) fn load_driver(path: &SearchPath) -> Result<Driver, Unavailable> {
         .init()
         .map_err(|fault| Unavailable::new(format!("no CUDA: the driver does not start: {fault}")))?;
     Ok(driver)
+}
+
+/// NVML, started; nothing where it is not there, for it is not needed.
+pub(crate) fn load_sensors() -> Option<SensorFunctions> {
+    let names = if cfg!(windows) { &["nvml.dll"][..] } else { &["libnvidia-ml.so.1", "libnvidia-ml.so"] };
+    let library = names.iter().find_map(|name| open(Path::new(name)).ok())?;
+    let functions = SensorFunctions::load(&library).ok()?;
+    // SAFETY: it takes nothing and may be called any number of times.
+    let status = unsafe { (functions.nvmlInit_v2)() };
+    (status == 0).then_some(functions)
 }
 
 /// NVRTC, not newer than the driver's CUDA (major version).

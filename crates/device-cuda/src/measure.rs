@@ -1,11 +1,13 @@
 //! Measuring a card: how fast bytes move, and how fast a bare matrix product is.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use device::{Buffer, Cancel, Charge, Error, Ledger, Memory, Result, Span};
 use meta::{DType, DeviceId};
 
 use crate::blas::{Epilogue, Matrix, Places, Prepared, Product, WORKSPACE_BYTES};
+use crate::kernel::{Args, KernelFile};
 use crate::memory::{DeviceMemory, PinnedMemory};
 use crate::pool::{self, Pool};
 use crate::stream::Queue;
@@ -85,9 +87,9 @@ impl CudaBackend {
         let runtime = &self.runtime;
         let allocate = |values: usize| self.charged(ledger, values * 2);
         let memory = [allocate(n * k)?, allocate(m * k)?, allocate(m * n)?];
-        let (workspace, _charge) = self.charged(ledger, WORKSPACE_BYTES)?;
+        let (scratch, _charge) = self.charged(ledger, WORKSPACE_BYTES)?;
         let queue = Queue::open(&runtime.context)?;
-        for block in memory.iter().map(|(block, _)| block).chain([&workspace]) {
+        for block in memory.iter().map(|(block, _)| block).chain([&scratch]) {
             block.touch(&queue)?;
             // Zeros: what uninitialised bits mean as numbers would change the card's clock.
             let context = &runtime.context;
@@ -98,9 +100,9 @@ impl CudaBackend {
         let [a, b, d] = memory.each_ref().map(|(block, _)| block.address());
         let places = Places { a, b, d, bias: 0, alpha: 1.0, beta: 0.0 };
         let prepared = Prepared::new(&runtime.blas, &product, 0)?;
-        let algorithm = prepared.best(&product)?;
-        let once =
-            || prepared.queue(&places, &algorithm, (workspace.address(), WORKSPACE_BYTES), queue.raw());
+        let algorithm = prepared.best(&runtime.blas, &product)?;
+        let workspace = (scratch.address(), WORKSPACE_BYTES);
+        let once = || prepared.queue(&runtime.blas, &places, &algorithm, workspace, queue.raw());
         (0..3).try_for_each(|_| once())?;
         let total = self.seconds(&queue, || (0..repeats).try_for_each(|_| once()))?;
         Ok(total / repeats as f64)
@@ -113,6 +115,31 @@ impl CudaBackend {
     }
 
     /// The card's own time for what `work` queues, in seconds.
+    /// The least seconds of the host that one launch of a kernel by the driver took, with nothing of ours around it: no
+    /// operation is queued in less.
+    pub fn measure_driver_launch(&self) -> Result<f64> {
+        /// Launches between two waits, which every driver's queue holds, and how often they are repeated.
+        const LAUNCHES: u32 = 256;
+        const RUNS: usize = 24;
+        let context = &self.runtime.context;
+        let queue = Queue::open(context)?;
+        let defines = [("T", "f32"), ("W", "none"), ("B", "none"), ("VECTOR", "1"), ("ACROSS", "1")];
+        let kernel = self.runtime.kernels.get(KernelFile::Norm, "norm_across", &defines)?;
+        // It has no place to normalise, so it reads nothing.
+        let mut args = Args::new().ptr(0).ptr(0).ptr(0).i64(0).i64(1).u32(1).f32(0.0);
+        let mut least = f64::INFINITY;
+        for _ in 0..RUNS {
+            context.enter()?;
+            let start = Instant::now();
+            for _ in 0..LAUNCHES {
+                kernel.launch_alone(context, &queue, &mut args)?;
+            }
+            least = least.min(start.elapsed().as_secs_f64() / f64::from(LAUNCHES));
+            queue.synchronize()?;
+        }
+        Ok(least)
+    }
+
     fn seconds(&self, queue: &Queue, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         let start = queue.record_timed()?;
         work()?;

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use device::{Error, Memory, Result};
@@ -19,12 +19,17 @@ pub(crate) struct DeviceMemory {
     address: u64,
     len: usize,
     pool: Arc<Pool>,
-    touched: Mutex<Vec<Arc<Queue>>>,
+    /// The first stream that touched it, which mostly is the only one.
+    first: OnceLock<Arc<Queue>>,
+    /// All the others.
+    others: Mutex<Vec<Arc<Queue>>>,
 }
 
 impl DeviceMemory {
     pub(crate) fn new(block: Block, len: usize, pool: Arc<Pool>) -> DeviceMemory {
-        DeviceMemory { address: block.address(), block: Some(block), len, pool, touched: Mutex::default() }
+        let address = block.address();
+        let (first, others) = (OnceLock::new(), Mutex::default());
+        DeviceMemory { block: Some(block), address, len, pool, first, others }
     }
 
     /// The device address of its first byte, a multiple of 256.
@@ -40,19 +45,27 @@ impl DeviceMemory {
     /// Must be called before a stream's work uses the memory: the stream then waits for what other
     /// streams still do with the block from before, and is remembered for when this block is dropped.
     pub(crate) fn touch(&self, queue: &Arc<Queue>) -> Result<()> {
-        let mut touched = lock(&self.touched);
-        if touched.iter().any(|known| Arc::ptr_eq(known, queue)) {
+        let is_first = |first: &Arc<Queue>| Arc::ptr_eq(first, queue);
+        if self.first.get().is_some_and(is_first) {
+            return Ok(());
+        }
+        // Streams are remembered only once they wait, and one after the other.
+        let mut others = lock(&self.others);
+        if self.first.get().is_some_and(is_first) || others.iter().any(|known| Arc::ptr_eq(known, queue)) {
             return Ok(());
         }
         for mark in self.block.iter().flat_map(Block::marks) {
             queue.wait_mark(mark)?;
         }
-        touched.push(Arc::clone(queue));
+        if let Err(queue) = self.first.set(Arc::clone(queue)) {
+            others.push(queue);
+        }
         Ok(())
     }
 }
 
-impl Memory for DeviceMemory {
+// SAFETY: the host cannot address it, so it gives no pointer.
+unsafe impl Memory for DeviceMemory {
     fn len(&self) -> usize {
         self.len
     }
@@ -69,17 +82,21 @@ impl Memory for DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let Some(mut block) = self.block.take() else { return };
-        let touched = std::mem::take(&mut *lock(&self.touched));
-        if !touched.is_empty() {
+        let others = std::mem::take(&mut *lock(&self.others));
+        if let Some(first) = self.first.take() {
             // Each of these streams has waited for the old marks, so the new ones stand for them too.
-            let marks: Result<Vec<_>> = touched.iter().map(Queue::mark).collect();
-            match marks {
-                Ok(marks) => block.set_marks(marks),
-                Err(error) => {
-                    self.context().keep(error);
-                    return self.pool.discard(&block);
-                }
+            let marks: Vec<_> = std::iter::once(&first).chain(&others).map(Queue::mark).collect();
+            // A block that streams share is likely to be wanted by either of them: its events are recorded now, so that
+            // nobody waits for more of the other stream than used it.
+            let recorded = match others.is_empty() {
+                true => Ok(()),
+                false => marks.iter().try_for_each(|mark| mark.event().map(drop)),
+            };
+            if let Err(error) = recorded {
+                self.context().keep(error);
+                return self.pool.discard(&block);
             }
+            block.set_marks(marks);
         }
         self.pool.give(block);
     }
@@ -153,7 +170,8 @@ fn fill(memory: &mut [u8]) {
     });
 }
 
-impl Memory for PinnedMemory {
+// SAFETY: the memory is this value's alone until it is dropped, is `len` bytes long, and is pinned where it lies.
+unsafe impl Memory for PinnedMemory {
     fn len(&self) -> usize {
         self.len
     }

@@ -10,6 +10,7 @@ pub(crate) mod product;
 pub(crate) mod reduction;
 pub(crate) mod resample;
 pub(crate) mod rope;
+pub(crate) mod scaled;
 pub(crate) mod unpack;
 
 use device::{OpCall, Result};
@@ -44,6 +45,7 @@ pub(crate) fn run(call: &OpCall, launch: &Launch<'_>) -> Result<()> {
         OpCall::Reduce(call) => reduction::reduce(call, launch),
         OpCall::Embedding(call) => layout::embedding(call, launch),
         OpCall::Copy(call) => layout::copy(call, launch),
+        OpCall::Unpack(call) => unpack::unpack(call, launch),
         OpCall::Pad(call) => layout::pad(call, launch),
         OpCall::Resize(call) => resample::resize(call, launch),
         OpCall::NormalNoise(call) => noise::normal_noise(call, launch),
@@ -85,6 +87,7 @@ pub(crate) fn scratch_bytes(call: &OpCall, runtime: &Runtime, way: Way) -> u64 {
         | OpCall::Softmax(_)
         | OpCall::Embedding(_)
         | OpCall::Copy(_)
+        | OpCall::Unpack(_)
         | OpCall::Pad(_)
         | OpCall::Resize(_)
         | OpCall::NormalNoise(_) => 0,
@@ -116,7 +119,9 @@ pub(crate) fn variants() -> impl Iterator<Item = &'static Variant> {
         layout::VARIANTS,
         resample::VARIANTS,
         unpack::VARIANTS,
+        scaled::VARIANTS,
         attention::VARIANTS,
+        attention::MASK_VARIANTS,
         convolution::VARIANTS,
     ]
     .into_iter()

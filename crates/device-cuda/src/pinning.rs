@@ -45,7 +45,8 @@ pub(crate) fn pin(context: &Arc<Context>, regions: Vec<SharedBytes>) -> Option<V
     works.then(|| regions.into_iter().map(|region| Arc::new(region) as Arc<dyn Memory>).collect())
 }
 
-impl Memory for PinnedRegion {
+// SAFETY: the bytes are shared and only read; they live and stay where they are for as long as this value holds them.
+unsafe impl Memory for PinnedRegion {
     fn len(&self) -> usize {
         (*self.bytes).as_ref().len()
     }

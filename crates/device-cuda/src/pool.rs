@@ -5,11 +5,12 @@
 //! its logical devices could not be told apart, and their memory needs extra grants for peer copies.
 //! Large blocks are the driver's own; small ones are cut from slabs. A freed block carries a mark on each
 //! stream that used it; whoever uses it next on another stream waits for those marks on that stream,
-//! never on the host.
+//! never on the host. On the same stream nothing has to wait, so a mark asks the driver for an event only
+//! when another stream wants the block.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use device::{Error, OutOfMemory, Result};
 
@@ -27,13 +28,14 @@ struct Point {
     queue: Arc<Queue>,
     /// Points of one stream in order.
     number: u64,
-    event: EventHandle,
+    /// Recorded when another stream wants to wait for it, or before.
+    event: OnceLock<Arc<EventHandle>>,
 }
 
 impl Mark {
-    /// The point of an event that was recorded as this one of the stream's.
-    pub(crate) fn new(queue: Arc<Queue>, number: u64, event: EventHandle) -> Mark {
-        Mark(Arc::new(Point { queue, number, event }))
+    /// This point of the stream's; its event is recorded when someone asks for it.
+    pub(crate) fn new(queue: Arc<Queue>, number: u64) -> Mark {
+        Mark(Arc::new(Point { queue, number, event: OnceLock::new() }))
     }
 
     /// Whether it is on this stream.
@@ -41,9 +43,13 @@ impl Mark {
         std::ptr::eq(&*self.0.queue, queue)
     }
 
-    /// The event at the point.
-    pub(crate) fn event(&self) -> &EventHandle {
-        &self.0.event
+    /// An event at the point or after it.
+    pub(crate) fn event(&self) -> Result<&EventHandle> {
+        if let Some(event) = self.0.event.get() {
+            return Ok(event);
+        }
+        let event = self.0.queue.end_of_work()?;
+        Ok(self.0.event.get_or_init(|| event))
     }
 }
 
@@ -271,7 +277,7 @@ impl Pool {
         for piece in unused {
             // Streams of other devices may have copied from or to the block.
             for mark in &piece.marks {
-                outcome = outcome.and(mark.event().wait());
+                outcome = outcome.and(mark.event().and_then(EventHandle::wait));
             }
             self.context.enter()?;
             let freed = self.context.check("freeing device memory", driver.free(piece.address));

@@ -10,9 +10,13 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use cudarc::cublaslt::sys::{
     cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t, cublasLtMatrixLayout_t,
 };
-use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+};
 use cudarc::nvrtc::sys::nvrtcProgram;
 use libloading::Library;
+
+use crate::sensors::Utilization;
 
 /// A table of C functions and the code that fills it from a library.
 macro_rules! functions {
@@ -70,6 +74,12 @@ functions! {
         cuStreamDestroy_v2(CUstream) -> u32;
         cuStreamSynchronize(CUstream) -> u32;
         cuStreamWaitEvent(CUstream, CUevent, c_uint) -> u32;
+        cuStreamBeginCapture_v2(CUstream, c_uint) -> u32;
+        cuStreamEndCapture(CUstream, *mut CUgraph) -> u32;
+        cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, u64) -> u32;
+        cuGraphLaunch(CUgraphExec, CUstream) -> u32;
+        cuGraphExecDestroy(CUgraphExec) -> u32;
+        cuGraphDestroy(CUgraph) -> u32;
         cuEventCreate(*mut CUevent, c_uint) -> u32;
         cuEventRecord(CUevent, CUstream) -> u32;
         cuEventQuery(CUevent) -> u32;
@@ -89,6 +99,16 @@ functions! {
             *mut *mut c_void,
             *mut *mut c_void,
         ) -> u32;
+    }
+}
+
+functions! {
+    /// What the driver tells of its cards, `libnvidia-ml.so.1`.
+    SensorFunctions {
+        nvmlInit_v2() -> u32;
+        nvmlDeviceGetHandleByPciBusId_v2(*const c_char, *mut *mut c_void) -> u32;
+        nvmlDeviceGetUtilizationRates(*mut c_void, *mut Utilization) -> u32;
+        nvmlDeviceGetTemperature(*mut c_void, c_uint, *mut c_uint) -> u32;
     }
 }
 

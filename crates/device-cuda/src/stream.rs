@@ -2,12 +2,16 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys::CUstream;
-use device::{Buffer, Cancel, Error, Event, EventBackend, Ledger, OpCall, Result, Span, StreamBackend};
+use cudarc::driver::sys::{CUgraphExec, CUstream};
+use device::{
+    Buffer, Cancel, Error, Event, EventBackend, GraphBackend, Ledger, OpCall, Result, Span, StreamBackend,
+};
 
 use crate::context::{Context, EventHandle, EventKind, lock};
+use crate::graph::{Capture, CudaGraph};
 use crate::kernel::Launch;
 use crate::memory::DeviceMemory;
 use crate::pool::Mark;
@@ -19,7 +23,10 @@ pub(crate) struct Queue {
     context: Arc<Context>,
     raw: CUstream,
     /// Number of marks so far.
-    marks: Mutex<u64>,
+    marks: AtomicU64,
+    /// While the stream is captured: the end of what was queued before.
+    before_capture: Mutex<Option<Arc<EventHandle>>>,
+    is_capturing: AtomicBool,
 }
 
 // SAFETY: a stream is a handle that the driver lets any thread use.
@@ -31,7 +38,13 @@ impl Queue {
     pub(crate) fn open(context: &Arc<Context>) -> Result<Arc<Queue>> {
         context.enter()?;
         let raw = context.check("opening a stream", context.driver().create_stream())?;
-        Ok(Arc::new(Queue { context: Arc::clone(context), raw, marks: Mutex::default() }))
+        Ok(Arc::new(Queue {
+            context: Arc::clone(context),
+            raw,
+            marks: AtomicU64::new(0),
+            before_capture: Mutex::default(),
+            is_capturing: AtomicBool::new(false),
+        }))
     }
 
     pub(crate) fn raw(&self) -> CUstream {
@@ -54,13 +67,51 @@ impl Queue {
         self.context.record(self.raw, EventKind::Timed)
     }
 
-    /// The same as a mark on a block of memory.
-    pub(crate) fn mark(queue: &Arc<Queue>) -> Result<Mark> {
-        // The lock keeps the numbers in the order of the stream.
-        let mut marks = lock(&queue.marks);
-        let event = queue.record()?;
-        *marks += 1;
-        Ok(Mark::new(Arc::clone(queue), *marks, event))
+    /// The end of what is queued now as a mark on a block of memory. It costs the driver nothing: most blocks are used
+    /// again on the same stream, where nothing has to wait.
+    pub(crate) fn mark(queue: &Arc<Queue>) -> Mark {
+        // Work that uses the block was queued before, so any later point of the stream is as good as this one: marks
+        // of a larger number stand for all before them, whenever their events are recorded.
+        let number = queue.marks.fetch_add(1, Ordering::AcqRel);
+        Mark::new(Arc::clone(queue), number)
+    }
+
+    /// An event at the end of what runs or waits to run: what is captured does not.
+    pub(crate) fn end_of_work(&self) -> Result<Arc<EventHandle>> {
+        // The lock keeps a capture from beginning in between.
+        let before_capture = lock(&self.before_capture);
+        match &*before_capture {
+            Some(event) => Ok(Arc::clone(event)),
+            None => Ok(Arc::new(self.record()?)),
+        }
+    }
+
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.is_capturing.load(Ordering::Acquire)
+    }
+
+    /// Begins to capture what is queued.
+    fn begin_capture(&self) -> Result<()> {
+        let mut before_capture = lock(&self.before_capture);
+        let event = Arc::new(self.record()?);
+        self.context.check("beginning a graph", self.context.driver().begin_capture(self.raw))?;
+        *before_capture = Some(event);
+        self.is_capturing.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the capture; what was captured, ready to be launched.
+    fn end_capture(&self) -> Result<CUgraphExec> {
+        let mut before_capture = lock(&self.before_capture);
+        self.context.enter()?;
+        let driver = self.context.driver();
+        let graph = driver.end_capture(self.raw);
+        *before_capture = None;
+        self.is_capturing.store(false, Ordering::Release);
+        let graph = self.context.check("ending a graph", graph)?;
+        let exec = self.context.check("making a graph ready", driver.instantiate(graph));
+        self.context.check("closing a graph's plan", driver.destroy_graph(graph))?;
+        exec
     }
 
     /// Makes later work wait for an event.
@@ -71,7 +122,16 @@ impl Queue {
 
     /// Makes later work wait for a mark, unless it is on this very stream.
     pub(crate) fn wait_mark(&self, mark: &Mark) -> Result<()> {
-        if mark.is_on(self) { Ok(()) } else { self.wait_event(mark.event()) }
+        if mark.is_on(self) {
+            return Ok(());
+        }
+        // A graph cannot wait for what is outside of it; the host can, before the graph is launched.
+        if self.is_capturing() {
+            mark.event()?.wait()?;
+            // The event may be of another context, which then is the current one.
+            return self.context.enter();
+        }
+        self.wait_event(mark.event()?)
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
@@ -98,6 +158,8 @@ pub(crate) struct CudaStream {
     ledger: Ledger,
     /// Host buffers that queued copies still read or write.
     in_flight: Mutex<VecDeque<(EventHandle, Buffer)>>,
+    /// What is kept for the graph that is captured.
+    capture: Mutex<Option<Arc<Capture>>>,
 }
 
 impl CudaStream {
@@ -105,7 +167,20 @@ impl CudaStream {
     pub(crate) fn open(runtime: &Arc<Runtime>, ledger: &Ledger) -> Result<CudaStream> {
         let queue = Queue::open(&runtime.context)?;
         let ledger = ledger.clone();
-        Ok(CudaStream { runtime: Arc::clone(runtime), queue, ledger, in_flight: Mutex::default() })
+        let (in_flight, capture) = (Mutex::default(), Mutex::default());
+        Ok(CudaStream { runtime: Arc::clone(runtime), queue, ledger, in_flight, capture })
+    }
+
+    /// An error while the stream is captured: only operations can be.
+    fn refuse_in_capture(&self, action: &str) -> Result<()> {
+        if !self.queue.is_capturing() {
+            return Ok(());
+        }
+        Err(Error::Device {
+            device: self.runtime.context.id(),
+            action: action.to_owned(),
+            reason: "only operations can be recorded in a graph; do this before or after".into(),
+        })
     }
 
     /// Lets go of host buffers whose copies are done.
@@ -123,26 +198,32 @@ impl CudaStream {
 
 impl StreamBackend for CudaStream {
     fn launch(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {
-        for operand in call.operands() {
+        let capture = if self.queue.is_capturing() { lock(&self.capture).clone() } else { None };
+        call.each_operand(|operand| {
+            if let Some(capture) = &capture {
+                capture.keep(operand.buffer());
+            }
             let memory = operand.buffer().memory().as_any().downcast_ref::<DeviceMemory>();
             let memory = memory.ok_or_else(|| Error::Device {
                 device: self.runtime.context.id(),
                 action: call.name().to_owned(),
                 reason: format!("{operand:?} is not in this device's memory"),
             })?;
-            memory.touch(&self.queue)?;
-        }
+            memory.touch(&self.queue)
+        })?;
         let launch = Launch {
             runtime: &self.runtime,
             queue: &self.queue,
             ledger: &self.ledger,
             op: call.name(),
             cancel,
+            capture: capture.as_ref(),
         };
         ops::run(call, &launch)
     }
 
     fn copy(&self, to: &Span, from: &Span, cancel: &Cancel) -> Result<()> {
+        self.refuse_in_capture("copying")?;
         self.reap()?;
         let host = copy::copy(&self.runtime, &self.queue, (to, from), cancel)?;
         if let Some(buffer) = host {
@@ -153,24 +234,29 @@ impl StreamBackend for CudaStream {
     }
 
     fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
+        self.refuse_in_capture("reading memory")?;
         copy::read(&self.queue, from, to, cancel)
     }
 
     fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
+        self.refuse_in_capture("writing memory")?;
         copy::write(&self.runtime, &self.queue, (to, from), cancel)
     }
 
     fn record(&self) -> Result<Event> {
+        self.refuse_in_capture("marking a point of a stream")?;
         self.reap()?;
         Ok(Event::new(Arc::new(CudaEvent(self.queue.record()?))))
     }
 
     fn record_timed(&self) -> Result<Event> {
+        self.refuse_in_capture("marking a point of a stream")?;
         self.reap()?;
         Ok(Event::new(Arc::new(CudaEvent(self.queue.record_timed()?))))
     }
 
     fn wait(&self, event: &Event, cancel: &Cancel) -> Result<()> {
+        self.refuse_in_capture("waiting for an event")?;
         match event.backend().as_any().downcast_ref::<CudaEvent>() {
             Some(CudaEvent(own)) => self.queue.wait_event(own),
             None => event.wait_unless(cancel),
@@ -178,12 +264,29 @@ impl StreamBackend for CudaStream {
     }
 
     fn synchronize(&self, cancel: &Cancel) -> Result<()> {
+        self.refuse_in_capture("waiting for a stream")?;
         let done = self.queue.synchronize_unless(cancel);
         // Copies that nobody waits for any more still use their host buffers.
         if done != Err(Error::Cancelled) {
             lock(&self.in_flight).clear();
         }
         done
+    }
+
+    fn begin_capture(&self) -> Result<bool> {
+        self.refuse_in_capture("beginning another graph")?;
+        *lock(&self.capture) = Some(Arc::default());
+        let begun = self.queue.begin_capture();
+        if begun.is_err() {
+            *lock(&self.capture) = None;
+        }
+        begun.map(|()| true)
+    }
+
+    fn end_capture(&self) -> Result<Option<Arc<dyn GraphBackend>>> {
+        let Some(capture) = lock(&self.capture).take() else { return Ok(None) };
+        let exec = self.queue.end_capture()?;
+        Ok(Some(Arc::new(CudaGraph::new(Arc::clone(&self.queue), exec, capture))))
     }
 }
 

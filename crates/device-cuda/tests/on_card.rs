@@ -222,7 +222,7 @@ fn linear_layers_match_the_host() {
                 let (bias, bs) = tensor(&device, &[n], DType::F32, 3);
                 let out = empty(&device, &[m, n], dtype);
                 let bias = with_bias.then_some(bias);
-                let call = op::Linear { x, weight, weight_scale: None, bias, activation, out: out.clone() };
+                let call = op::Linear { x, weight, scales: None, bias, activation, out: out.clone() };
                 run(&device, call);
                 let want = linear_reference(&xs, &ws, [m, n, k], with_bias.then_some(&bs), activation);
                 let error = relative_error(&values(&device, &out), &want);
@@ -266,8 +266,14 @@ fn linear_layers_take_strided_rows_and_other_weights() {
     let (weight, ws) = tensor(&device, &[40, 32], DType::F32, 6);
     let scale = Operand::new(device.upload(&0.25f32.to_ne_bytes()).unwrap(), Encoding::F32, [1], 0).unwrap();
     let out = empty(&device, &[3, 16, 40], DType::BF16);
-    let call =
-        op::Linear { x, weight, weight_scale: Some(scale), bias: None, activation: None, out: out.clone() };
+    let call = op::Linear {
+        x,
+        weight,
+        scales: Some(op::Scales::new(scale, None)),
+        bias: None,
+        activation: None,
+        out: out.clone(),
+    };
     run(&device, call);
     let scaled: Vec<f32> = ws.iter().map(|w| bf16::from_f32(w * 0.25).to_f32()).collect();
     let want = linear_reference(&rows, &scaled, [48, 40, 32], None, None);
@@ -565,8 +571,7 @@ fn one_card_works_as_two_devices() {
     drop(x);
     devices[1].compute_stream().unwrap().wait(&copies.record().unwrap()).unwrap();
     let out = empty(&devices[1], &[32, 48], DType::BF16);
-    let call =
-        op::Linear { x: moved, weight, weight_scale: None, bias: None, activation: None, out: out.clone() };
+    let call = op::Linear { x: moved, weight, scales: None, bias: None, activation: None, out: out.clone() };
     run(&devices[1], call);
     let want = linear_reference(&xs, &ws, [32, 48, 64], None, None);
     assert!(relative_error(&values(&devices[1], &out), &want) < tolerance(DType::BF16));
@@ -586,7 +591,7 @@ fn waiting_for_the_card_ends_when_it_is_cancelled() {
         OpCall::from(op::Linear {
             x: x.clone(),
             weight: weight.clone(),
-            weight_scale: None,
+            scales: None,
             bias: None,
             activation: None,
             out: out.clone(),
@@ -685,7 +690,7 @@ fn the_layers_above_cost_little() {
     let call = OpCall::from(op::Linear {
         x: operand(m, k),
         weight: operand(n, k),
-        weight_scale: None,
+        scales: None,
         bias: None,
         activation: None,
         out: operand(m, n),
@@ -721,7 +726,7 @@ fn linear(device: &Device, weight: DType, bias: DType) -> OpCall {
     op::Linear {
         x: empty(device, &[4608, 3072], DType::BF16),
         weight: empty(device, &[9216, 3072], weight),
-        weight_scale: None,
+        scales: None,
         bias: Some(empty(device, &[9216], bias)),
         activation: None,
         out: empty(device, &[4608, 9216], DType::BF16),
@@ -732,7 +737,8 @@ fn linear(device: &Device, weight: DType, bias: DType) -> OpCall {
 fn attention(device: &Device, dtype: DType) -> OpCall {
     let heads = || empty(device, &[1, 4608, 24, 128], dtype);
     let mask = op::AttentionMask::None;
-    op::Attention { q: heads(), k: heads(), v: heads(), mask, scale: 0.1, out: heads() }.into()
+    op::Attention { q: heads(), k: heads(), v: heads(), mask, scale: 0.1, soft_cap: None, out: heads() }
+        .into()
 }
 
 fn picture_convolution(device: &Device, size: usize, weight: DType, transposed: bool) -> OpCall {
@@ -774,8 +780,45 @@ fn repeated_product(device: &Device) -> OpCall {
 }
 
 /// One call of each kind that takes memory for a moment.
-fn calls_with_scratch() -> [fn(&Device) -> OpCall; 11] {
+/// Heads that share keys, and a mask of these sizes that is added.
+fn masked_attention(device: &Device, groups: usize, mask: [usize; 4]) -> OpCall {
+    let heads = |positions: usize, heads: usize| empty(device, &[1, positions, heads, 128], DType::BF16);
+    let (queries, keys) = (1536, mask[3]);
+    op::Attention {
+        q: heads(queries, 8),
+        k: heads(keys, groups),
+        v: heads(keys, groups),
+        mask: op::AttentionMask::Additive(empty(device, &mask, DType::BF16)),
+        scale: 0.1,
+        soft_cap: None,
+        out: heads(queries, 8),
+    }
+    .into()
+}
+
+fn video_convolution(device: &Device) -> OpCall {
+    let video = |channels: usize| empty(device, &[1, channels, 9, 120, 104], DType::BF16);
+    let frames = Window { stride: 1, pad_before: 2, pad_after: 0, dilation: 1 };
+    op::Convolution {
+        x: video(96),
+        weight: empty(device, &[96, 96, 3, 3, 3], DType::BF16),
+        bias: Some(empty(device, &[96], DType::BF16)),
+        window: vec![frames, Window::padded(1), Window::padded(1)],
+        padding: Padding::Constant(0.0),
+        groups: 1,
+        transposed: false,
+        out: video(96),
+    }
+    .into()
+}
+
+fn calls_with_scratch() -> [fn(&Device) -> OpCall; 16] {
     [
+        |device| masked_attention(device, 8, [1, 1, 1, 1536]),
+        |device| masked_attention(device, 8, [1, 8, 1536, 1536]),
+        |device| masked_attention(device, 8, [1, 1, 1536, 1111]),
+        |device| masked_attention(device, 2, [1, 1, 1, 1111]),
+        video_convolution,
         |device| linear(device, DType::BF16, DType::BF16),
         |device| linear(device, DType::F32, DType::F32),
         |device| attention(device, DType::BF16),

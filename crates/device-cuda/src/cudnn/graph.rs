@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::CUstream;
 use meta::DType;
 
-use super::{AttentionShape, ConvolutionShape, Fault, Shape, check};
+use super::{AttentionShape, ConvolutionShape, Fault, MaskShape, Shape, check};
 use crate::raw::DnnFunctions;
 
 /// Kinds of descriptors, attributes and values, by their numbers in cuDNN's headers.
@@ -135,6 +135,7 @@ const VALUES: i64 = 3;
 const RESULT: i64 = 4;
 /// The scale is read from the host when the plan runs.
 const SCALE: i64 = 5;
+const MASK: i64 = 6;
 
 /// Builds the graph: hands out names for what stays inside.
 struct Builder {
@@ -147,22 +148,27 @@ struct Builder {
 
 /// A tensor: its extent, where the next item of each axis is, and its type.
 #[derive(Clone, Copy)]
-struct Extent {
-    dims: [i64; 4],
-    strides: [i64; 4],
+struct Extent<const RANK: usize = 4> {
+    dims: [i64; RANK],
+    strides: [i64; RANK],
     dtype: c_int,
 }
 
-impl Extent {
+impl<const RANK: usize> Extent<RANK> {
     /// Dense, in f32: what stays inside.
-    fn inside(dims: [i64; 4]) -> Extent {
-        let strides = [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1];
+    fn inside(dims: [i64; RANK]) -> Extent<RANK> {
+        let strides = std::array::from_fn(|axis| dims[axis + 1..].iter().product());
         Extent { dims, strides, dtype: code::F32 }
     }
 }
 
 impl Builder {
-    fn tensor(&mut self, name: i64, extent: &Extent, is_virtual: bool) -> Result<usize, Fault> {
+    fn tensor<const RANK: usize>(
+        &mut self,
+        name: i64,
+        extent: &Extent<RANK>,
+        is_virtual: bool,
+    ) -> Result<usize, Fault> {
         let mut tensor = Descriptor::new(self.raw, code::TENSOR)?;
         tensor.set(906, Type::Int64, &[name])?;
         tensor.set(901, Type::Element, &[extent.dtype])?;
@@ -231,24 +237,29 @@ impl Builder {
     fn build(&mut self, shape: &Shape) -> Result<(), Fault> {
         match shape {
             Shape::Attention(shape) => self.attention(shape),
-            Shape::Convolution(shape) => self.convolution(shape),
+            Shape::Convolution(shape) if shape.moved == 3 => self.convolution::<5>(shape),
+            Shape::Convolution(shape) => self.convolution::<4>(shape),
         }
     }
 
-    /// `out = x ∗ weight`: the tensors 1, 2 and 3 are input, weight and output.
-    fn convolution(&mut self, shape: &ConvolutionShape) -> Result<(), Fault> {
-        let given = |dims: [i64; 4]| Extent { dtype: element(shape.dtype), ..Extent::inside(dims) };
+    /// `out = x ∗ weight`: the tensors 1, 2 and 3, of so many dimensions, are input, weight and output.
+    fn convolution<const RANK: usize>(&mut self, shape: &ConvolutionShape) -> Result<(), Fault> {
+        let given = |dims: [i64; 5]| {
+            let dims: [i64; RANK] = std::array::from_fn(|axis| dims[axis]);
+            Extent { dtype: element(shape.dtype), ..Extent::inside(dims) }
+        };
         let x = self.tensor(1, &given(shape.x), false)?;
         let weight = self.tensor(2, &given(shape.weight), false)?;
         let out = self.tensor(3, &given(shape.out), false)?;
+        let moved = shape.moved;
         let mut kind = Descriptor::new(self.raw, code::CONVOLUTION)?;
         kind.set(100, Type::Element, &[code::F32])?;
         kind.set(101, Type::ConvolutionMode, &[code::CROSS_CORRELATION])?;
-        kind.set(102, Type::Int64, &shape.dilations)?;
-        kind.set(103, Type::Int64, &shape.strides)?;
-        kind.set(104, Type::Int64, &shape.pads_after)?;
-        kind.set(105, Type::Int64, &shape.pads_before)?;
-        kind.set(106, Type::Int64, &[shape.strides.len() as i64])?;
+        kind.set(102, Type::Int64, &shape.dilations[..moved])?;
+        kind.set(103, Type::Int64, &shape.strides[..moved])?;
+        kind.set(104, Type::Int64, &shape.pads_after[..moved])?;
+        kind.set(105, Type::Int64, &shape.pads_before[..moved])?;
+        kind.set(106, Type::Int64, &[moved as i64])?;
         let kind = kind.finish()?;
         let mut operation = Descriptor::new(self.raw, code::OPERATION_CONVOLUTION)?;
         operation.set(700, Type::Float, &[1.0f32])?;
@@ -263,29 +274,38 @@ impl Builder {
     /// The operations of an attention, in the order in which cuDNN knows them.
     fn attention(&mut self, shape: &AttentionShape) -> Result<(), Fault> {
         let dtype = element(shape.dtype);
-        let given = |tokens: i64, strides: [i64; 3]| Extent {
-            dims: [shape.batch, shape.heads, tokens, shape.size],
+        let given = |heads: i64, tokens: i64, strides: [i64; 3]| Extent {
+            dims: [shape.batch, heads, tokens, shape.size],
             strides: [strides[0], strides[2], strides[1], 1],
             dtype,
         };
         let [q, k, v, out] = shape.strides;
-        let mut keys = given(shape.keys, k);
+        let mut keys = given(shape.groups, shape.keys, k);
         keys.dims.swap(2, 3);
         keys.strides.swap(2, 3);
         let scores = Extent::inside([shape.batch, shape.heads, shape.queries, shape.keys]);
         let rows = Extent::inside([shape.batch, shape.heads, shape.queries, 1]);
         let one = Extent::inside([1, 1, 1, 1]);
 
-        let queries = self.tensor(QUERIES, &given(shape.queries, q), false)?;
+        let queries = self.tensor(QUERIES, &given(shape.heads, shape.queries, q), false)?;
         let keys = self.tensor(KEYS, &keys, false)?;
-        let values = self.tensor(VALUES, &given(shape.keys, v), false)?;
-        let result = self.tensor(RESULT, &given(shape.queries, out), false)?;
+        let values = self.tensor(VALUES, &given(shape.groups, shape.keys, v), false)?;
+        let result = self.tensor(RESULT, &given(shape.heads, shape.queries, out), false)?;
         let scale = self.tensor(SCALE, &one, false)?;
 
         let raw_scores = self.inner(&scores)?;
         self.product(queries, keys, raw_scores)?;
         let scaled = self.inner(&scores)?;
         self.pointwise(code::MULTIPLY, raw_scores, Some(scale), scaled)?;
+        let scaled = match shape.mask {
+            None => scaled,
+            Some(MaskShape { dims, strides }) => {
+                let mask = self.tensor(MASK, &Extent { dims, strides, dtype }, false)?;
+                let masked = self.inner(&scores)?;
+                self.pointwise(code::ADD, scaled, Some(mask), masked)?;
+                masked
+            }
+        };
         let largest = self.inner(&rows)?;
         self.reduce(code::REDUCE_MAX, scaled, largest)?;
         let below = self.inner(&scores)?;

@@ -20,7 +20,7 @@ macro_rules! functions {
 pub(crate) const VARIANTS: &[Variant] = functions! {
     "1": "unary_neg" "unary_abs" "unary_exp" "unary_log" "unary_sqrt" "unary_rsqrt" "unary_square"
         "unary_reciprocal" "unary_sin" "unary_cos" "unary_tanh" "unary_sigmoid" "unary_round"
-        "unary_floor" "unary_affine" "unary_clamp"
+        "unary_floor" "unary_affine" "unary_leaky_relu" "unary_clamp"
         "unary_silu" "unary_gelu" "unary_gelu_tanh" "unary_quick_gelu" "unary_relu";
     "2": "binary_add" "binary_sub" "binary_mul" "binary_div" "binary_min" "binary_max" "binary_pow"
         "gated_silu" "gated_gelu" "gated_gelu_tanh" "gated_quick_gelu" "gated_relu";
@@ -64,6 +64,7 @@ pub(crate) fn unary(call: &op::Unary, launch: &Launch<'_>) -> Result<()> {
         UnaryKind::Floor => Function::plain("unary_floor"),
         UnaryKind::Activation(activation) => Function::plain(activation_function(activation)),
         UnaryKind::Affine { mul, add } => Function { name: "unary_affine", numbers: [mul, add] },
+        UnaryKind::LeakyRelu { slope } => Function { name: "unary_leaky_relu", numbers: [slope, 0.0] },
         UnaryKind::Clamp { min, max } => Function { name: "unary_clamp", numbers: [min, max] },
     };
     run(launch, function, &call.out, &[&call.x])
@@ -113,9 +114,16 @@ impl Function {
 fn run(launch: &Launch<'_>, function: Function, out: &Operand, inputs: &[&Operand]) -> Result<()> {
     let Function { name, numbers: [a, b] } = function;
     let dtype = element(launch, name, out)?;
-    let repeated = inputs.iter().map(|x| x.broadcast(*out.shape())).collect::<Result<Vec<Operand>>>()?;
-    let operands: Vec<&Operand> = std::iter::once(out).chain(&repeated).collect();
-    let walk = Walk::over(launch, &operands)?;
+    let walk = match inputs {
+        // What is as large as the output need not be repeated.
+        [x] if x.shape() == out.shape() => Walk::over(launch, &[out, x])?,
+        _ => {
+            let repeated =
+                inputs.iter().map(|x| x.broadcast(*out.shape())).collect::<Result<Vec<Operand>>>()?;
+            let operands: Vec<&Operand> = std::iter::once(out).chain(&repeated).collect();
+            Walk::over(launch, &operands)?
+        }
+    };
     let (kernel, walk) = match walk.packed(ACCESS_BYTES / dtype.bytes(), &[dtype.bytes(); 4]) {
         Some(packed) => ("packed_values", packed),
         None => ("single_values", walk),

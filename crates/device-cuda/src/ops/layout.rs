@@ -9,8 +9,9 @@ use op::Padding;
 use self::geometry::{
     ACCESS_BYTES, THREADS, Walk, block_count, blocks, element, index_type, put_row, type_name, unsupported,
 };
+use super::scaled::Coded;
 use super::unpack;
-use crate::kernel::{Args, KernelFile, Launch, Variant};
+use crate::kernel::{Args, Definition, KernelFile, Launch, Variant};
 
 /// Conversions between types of interest, tables and borders.
 macro_rules! conversions {
@@ -66,7 +67,7 @@ fn packs(walk: &Walk, element_bytes: [usize; 2]) -> Option<Walk> {
 
 /// Names of the types to convert between. Values that stay what they are move as integers of their size,
 /// so that one kernel serves all types of a size.
-fn conversion_types(source: DType, target: DType) -> [(&'static str, &'static str); 2] {
+fn conversion_types(source: DType, target: DType) -> [Definition; 2] {
     let name = |dtype: DType| match (source == target, dtype.bytes()) {
         (false, _) => type_name(dtype),
         (true, 1) => "u8",
@@ -79,8 +80,8 @@ fn conversion_types(source: DType, target: DType) -> [(&'static str, &'static st
 
 fn copy_walk(
     launch: &Launch<'_>,
-    kernel: &str,
-    [source, target]: [(&str, &str); 2],
+    kernel: &'static str,
+    [source, target]: [Definition; 2],
     walk: &Walk,
 ) -> Result<()> {
     let count = walk.count();
@@ -105,7 +106,7 @@ fn transposition(walk: &Walk) -> Option<usize> {
 
 fn copy_transposed(
     launch: &Launch<'_>,
-    [source, target]: [(&str, &str); 2],
+    [source, target]: [Definition; 2],
     walk: &Walk,
     row_axis: usize,
 ) -> Result<()> {
@@ -132,6 +133,11 @@ pub(crate) fn embedding(call: &op::Embedding, launch: &Launch<'_>) -> Result<()>
     let entry = match table.encoding() {
         Encoding::Quant(format) => return unpack::unpack_rows(launch, format, table, ids, out),
         Encoding::Plain(entry) => entry,
+        Encoding::Scaled(scheme) => {
+            let Some(scales) = &call.scales else { return Err(unpack::no_scales(launch, op, table)) };
+            return Coded { weight: table, scheme, scales, columns: out.shape().last() }
+                .look_up(launch, ids, out);
+        }
     };
     let defines = [
         ("ENTRY", type_name(entry)),

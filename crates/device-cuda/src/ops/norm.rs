@@ -4,7 +4,7 @@ use device::{Operand, Result, op};
 use meta::DType;
 
 use super::layout::geometry::{
-    ACCESS_BYTES, THREADS, Walk, block_count, element, index_type, type_name, unsupported,
+    ACCESS_BYTES, THREADS, Walk, block_count, blocks, element, index_type, type_name, unsupported,
 };
 use crate::context::Properties;
 use crate::kernel::{Args, KernelFile, Launch, Variant};
@@ -20,6 +20,8 @@ macro_rules! parameters {
             Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "32"), ("CENTRED", "0"), ("MODULATED", "0")] },
             Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "0")] },
             Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "8"), ("CENTRED", "0"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_across", defines: &[("T", "bf16"), ("W", $weight), ("B", "none"), ("VECTOR", "1"), ("ACROSS", "1")] },
             Variant { file: KernelFile::Norm, name: "group_apply", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("INDEX", "u32")] },
             Variant { file: KernelFile::Norm, name: "group_moments", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("INDEX", "u64")] },
             Variant { file: KernelFile::Norm, name: "group_whole", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("INDEX", "u32")] },
@@ -41,6 +43,8 @@ pub(crate) const VARIANTS: &[Variant] = parameters! {
 
 /// Pieces of a row that a thread of the kernels keeps in registers.
 const HELD: usize = 4;
+/// Pieces of a row up to which so many threads are enough for it.
+const SHORT: usize = 8;
 
 pub(crate) fn layer_norm(call: &op::LayerNorm, launch: &Launch<'_>) -> Result<()> {
     let parameters = Parameters::of(launch, call.weight.as_ref(), call.bias.as_ref())?;
@@ -58,7 +62,38 @@ pub(crate) fn modulated_norm(call: &op::ModulatedNorm, launch: &Launch<'_>) -> R
 
 pub(crate) fn rms_norm(call: &op::RmsNorm, launch: &Launch<'_>) -> Result<()> {
     let parameters = Parameters::of(launch, call.weight.as_ref(), None)?;
+    if call.axis + 1 < call.x.rank() {
+        return rms_norm_across(call, launch, &parameters);
+    }
     Rows { op: "rms norm", operands: &[&call.out, &call.x], parameters, eps: call.eps }.run(launch)
+}
+
+/// RMS norm over another dimension than the last one: a thread for each place.
+fn rms_norm_across(call: &op::RmsNorm, launch: &Launch<'_>, parameters: &Parameters) -> Result<()> {
+    let (op, x, size) = ("rms norm", &call.x, call.x.dim(call.axis));
+    let inner: usize = x.dims()[call.axis + 1..].iter().product();
+    let places = x.count() / size;
+    let Ok(size) = u32::try_from(size) else {
+        return Err(unsupported(launch, op, format!("a dimension of {size} values")));
+    };
+    let [weight, bias] = parameters.type_names();
+    let defines = [
+        ("T", type_name(element(launch, op, x)?)),
+        ("W", weight),
+        ("B", bias),
+        ("VECTOR", "1"),
+        ("ACROSS", "1"),
+    ];
+    let mut args = Args::new()
+        .ptr(launch.pointer(x)?)
+        .ptr(launch.pointer(&call.out)?)
+        .ptr(parameters.pointers[0])
+        .i64(places as i64)
+        .i64(inner as i64)
+        .u32(size)
+        .f32(call.eps);
+    let kernel = launch.kernel(KernelFile::Norm, "norm_across", &defines)?;
+    kernel.launch(launch, blocks(launch, op, places)?, [THREADS, 1, 1], 0, &mut args)
 }
 
 /// Where weight and bias are and what they are.
@@ -95,6 +130,15 @@ fn vector_name(pack: usize) -> &'static str {
     }
 }
 
+/// The name of a number of threads for each row in definitions.
+fn row_threads_name(threads: usize) -> &'static str {
+    match threads {
+        SHORT => "8",
+        32 => "32",
+        _ => "256",
+    }
+}
+
 /// A norm over rows.
 struct Rows<'a> {
     op: &'static str,
@@ -115,7 +159,12 @@ impl Rows<'_> {
             && parameters.are_aligned(whole);
         let pack = if aligned { whole } else { 1 };
         let pieces = size / pack;
-        let row_threads = if pieces <= HELD * 32 { 32 } else { THREADS as usize };
+        // Short rows, such as heads, share a warp.
+        let row_threads = match pieces {
+            0..=SHORT => SHORT,
+            _ if pieces <= HELD * 32 => 32,
+            _ => THREADS as usize,
+        };
         let kernel = if pieces <= HELD * row_threads { "norm_rows" } else { "norm_long_rows" };
         let count = walk.count();
         let (Ok(count_u32), Ok(size_u32)) = (u32::try_from(count), u32::try_from(size)) else {
@@ -127,7 +176,7 @@ impl Rows<'_> {
             ("W", weight),
             ("B", bias),
             ("VECTOR", vector_name(pack)),
-            ("ROW_THREADS", if row_threads == 32 { "32" } else { "256" }),
+            ("ROW_THREADS", row_threads_name(row_threads)),
             ("CENTRED", if op == "rms norm" { "0" } else { "1" }),
             ("MODULATED", if self.operands.len() > 2 { "1" } else { "0" }),
         ];
@@ -208,7 +257,7 @@ pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()
     sizes.extend(call.eps.to_ne_bytes());
     let grid = [block_count(launch, op, groups)?, split.parts as u32, 1];
     let [weight, bias] = parameters.pointers;
-    let run = |name: &str, mut args: Args| {
+    let run = |name: &'static str, mut args: Args| {
         launch.kernel(KernelFile::Norm, name, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
     };
     let Some(moments) = moments_bytes(call, launch.properties()) else {

@@ -5,8 +5,9 @@
 
 use device::op::{self, Activation};
 use device::{Error, Operand, Result};
-use meta::{DType, Encoding};
+use meta::{DType, Encoding, MAX_RANK};
 
+use super::scaled::Coded;
 use super::{elementwise, held, layout, unpack};
 use crate::blas::{Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::kernel::{Args, KernelFile, Launch};
@@ -19,7 +20,7 @@ const BIAS_ALIGNMENT: usize = 16;
 /// `activation(x · weightᵀ · scale + bias)`.
 pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
     let dtype = activation_type(&call.x)?;
-    let (n, k) = (call.weight.dim(0), call.weight.dim(1));
+    let (n, k) = (call.weight.dim(0), call.x.shape().last());
     if k == 0 {
         return Err(unsupported(launch, "linear", "the weight has no columns"));
     }
@@ -34,8 +35,7 @@ pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
         let weight = match &scratch {
             None => launch.pointer(&weight_rows)?,
             Some(scratch) => {
-                let scale = call.weight_scale.as_ref();
-                unpack::unpack_to(launch, &weight_rows, dtype, scale, scratch.pointer())?;
+                unpack_rows(call, (&weight_rows, first), launch, dtype, scratch.pointer())?;
                 scratch.pointer()
             }
         };
@@ -59,19 +59,40 @@ pub(crate) fn linear_scratch(call: &op::Linear) -> u64 {
     // A call whose input has no element type is refused when it is launched.
     let Some(dtype) = call.x.dtype() else { return 0 };
     let bias = call.bias.as_ref().and_then(|bias| bias_copy_bytes(bias, dtype));
-    let rows = repeats_rows(&call.x, &call.out).then(|| copy_bytes(&call.x, dtype));
+    let repeat = Batches::of_rows(&call.x, &call.out).repeat_rows(call.x.shape().last());
+    let rows = repeat.then(|| copy_bytes(&call.x, dtype));
     held([bias, rows, unpacked_bytes(call, dtype), Some(WORKSPACE_BYTES)])
+}
+
+/// Unpacks some rows of the weight, of which the first is this one, to a device address.
+fn unpack_rows(
+    call: &op::Linear,
+    (rows, first): (&Operand, usize),
+    launch: &Launch<'_>,
+    dtype: DType,
+    to: u64,
+) -> Result<()> {
+    match (rows.encoding(), &call.scales) {
+        (Encoding::Scaled(scheme), Some(scales)) => {
+            let scales = &scales.rows(rows.encoding(), &(first..first + rows.dim(0)))?;
+            let columns = call.x.shape().last();
+            Coded { weight: rows, scheme, scales, columns }.unpack_to(launch, dtype, to)
+        }
+        (_, scales) => {
+            unpack::unpack_to(launch, rows, dtype, scales.as_ref().map(|scales| &scales.values), to)
+        }
+    }
 }
 
 /// Rows of the weight that are unpacked at once; none if the product can read it as it is.
 fn unpacked_rows(call: &op::Linear, dtype: DType) -> Option<usize> {
-    let ready = call.weight.encoding() == Encoding::Plain(dtype) && call.weight_scale.is_none();
-    (!ready).then(|| chunk_rows(call.weight.dim(0), call.weight.dim(1) * dtype.bytes()))
+    let ready = call.weight.encoding() == Encoding::Plain(dtype) && call.scales.is_none();
+    (!ready).then(|| chunk_rows(call.weight.dim(0), call.x.shape().last() * dtype.bytes()))
 }
 
 /// Bytes of those rows.
 fn unpacked_bytes(call: &op::Linear, dtype: DType) -> Option<usize> {
-    unpacked_rows(call, dtype).map(|rows| rows * call.weight.dim(1) * dtype.bytes())
+    unpacked_rows(call, dtype).map(|rows| rows * call.x.shape().last() * dtype.bytes())
 }
 
 /// Rows of a weight that are unpacked at once.
@@ -97,8 +118,14 @@ struct Rows {
 impl Rows {
     fn of(launch: &Launch<'_>, x: &Operand, out: &Operand) -> Result<Rows> {
         let (k, n) = (x.shape().last(), out.shape().last());
-        let x = if repeats_rows(x, out) { packed_copy(launch, x)? } else { x.clone() };
-        let batches = Batches::of_rows(&x, out);
+        let batches = Batches::of_rows(x, out);
+        let (x, batches) = if batches.repeat_rows(k) {
+            let copy = packed_copy(launch, x)?;
+            let batches = Batches::of_rows(&copy, out);
+            (copy, batches)
+        } else {
+            (x.clone(), batches)
+        };
         let (count, [x_stride, out_stride, _]) = batches.inner();
         if count > 1 && out_stride < n {
             return Err(unsupported(launch, "linear", "the rows of the output overlap"));
@@ -107,12 +134,6 @@ impl Rows {
         let (x_stride, out_stride) = if count > 1 { (x_stride, out_stride) } else { (k, n) };
         Ok(Rows { x, count, x_stride, out_stride, starts: batches.outer() })
     }
-}
-
-/// Whether rows repeat or overlap: they are no matrix to the library.
-fn repeats_rows(x: &Operand, out: &Operand) -> bool {
-    let (count, [x_stride, ..]) = Batches::of_rows(x, out).inner();
-    count > 1 && x_stride < x.shape().last()
 }
 
 /// The product with some rows of the weight.
@@ -153,8 +174,15 @@ impl Part<'_> {
             beta: 0.0,
         };
         let mut whole = self.bias.is_none_or(|bias| bias.is_multiple_of(BIAS_ALIGNMENT as u64));
+        if let ([start], true) = (&rows.starts[..], whole)
+            && let Some(plan) = blas.plan(&product, &places(start))?
+        {
+            // What nearly all layers are: one product that does it all.
+            blas.run_plan(launch, &plan, &places(start))?;
+            return self.activate(launch, activation.filter(|activation| !is_fused(*activation)));
+        }
         for start in &rows.starts {
-            whole = whole && blas.can(&product, &places(start))?;
+            whole = whole && blas.plan(&product, &places(start))?.is_some();
         }
         let epilogue = if whole { product.epilogue } else { Epilogue::None };
         for start in &rows.starts {
@@ -170,12 +198,12 @@ impl Part<'_> {
                 add_bias(launch, dtype, &matrix, bias)?;
             }
         }
-        match activation {
-            Some(activation) if !(whole && is_fused(activation)) => {
-                elementwise::activate_in_place(launch, activation, &self.out)
-            }
-            _ => Ok(()),
-        }
+        self.activate(launch, activation.filter(|activation| !(whole && is_fused(*activation))))
+    }
+
+    /// What is left to do to the outputs.
+    fn activate(&self, launch: &Launch<'_>, activation: Option<Activation>) -> Result<()> {
+        activation.map_or(Ok(()), |activation| elementwise::activate_in_place(launch, activation, &self.out))
     }
 }
 
@@ -216,7 +244,7 @@ fn packed_copy(launch: &Launch<'_>, x: &Operand) -> Result<Operand> {
 
 /// The same values in this type, contiguous, in temporary memory.
 fn copied(launch: &Launch<'_>, x: &Operand, dtype: DType) -> Result<Operand> {
-    let buffer = launch.scratch(copy_bytes(x, dtype))?.into_buffer();
+    let buffer = launch.scratch_buffer(copy_bytes(x, dtype))?;
     let out = Operand::new(buffer, Encoding::Plain(dtype), *x.shape(), 0)?;
     layout::copy(&op::Copy { x: x.clone(), out: out.clone() }, launch)?;
     Ok(out)
@@ -372,8 +400,9 @@ fn usable_side(
 /// The leading dimensions of three operands, merged where all three step evenly.
 #[derive(Debug, PartialEq, Eq)]
 struct Batches {
-    /// Size and the strides of each operand, outermost first.
-    dims: Vec<(usize, [usize; 3])>,
+    rank: usize,
+    /// Size and the strides of each operand, innermost first.
+    dims: [(usize, [usize; 3]); MAX_RANK],
 }
 
 impl Batches {
@@ -389,26 +418,34 @@ impl Batches {
     }
 
     fn merged(dims: impl DoubleEndedIterator<Item = (usize, [usize; 3])>) -> Batches {
-        let mut merged: Vec<(usize, [usize; 3])> = Vec::new();
+        let mut merged = Batches { rank: 0, dims: [(1, [0; 3]); MAX_RANK] };
         for (size, strides) in dims.rev().filter(|(size, _)| *size != 1) {
-            match merged.last_mut() {
-                Some((inner, steps)) if (0..3).all(|i| strides[i] == steps[i] * *inner) => *inner *= size,
-                _ => merged.push((size, strides)),
+            match merged.dims[..merged.rank].last_mut() {
+                Some((outer, steps)) if (0..3).all(|i| strides[i] == steps[i] * *outer) => *outer *= size,
+                _ => {
+                    merged.dims[merged.rank] = (size, strides);
+                    merged.rank += 1;
+                }
             }
         }
-        merged.reverse();
-        Batches { dims: merged }
+        merged
     }
 
     /// The innermost dimension, which one call does.
     fn inner(&self) -> (usize, [usize; 3]) {
-        self.dims.last().copied().unwrap_or((1, [0; 3]))
+        self.dims[0]
+    }
+
+    /// Whether rows of so many values repeat or overlap in the first operand: they are no matrix to the library.
+    fn repeat_rows(&self, values: usize) -> bool {
+        let (count, [stride, ..]) = self.inner();
+        count > 1 && stride < values
     }
 
     /// Offsets of every index of the others.
     fn outer(&self) -> Vec<[usize; 3]> {
         let mut offsets = vec![[0; 3]];
-        for (size, strides) in self.dims.iter().rev().skip(1).rev() {
+        for (size, strides) in self.dims[..self.rank].iter().skip(1).rev() {
             offsets = offsets
                 .iter()
                 .flat_map(|base: &[usize; 3]| {

@@ -38,7 +38,8 @@ pub(crate) fn normed_rope(call: &op::NormedRope, launch: &Launch<'_>) -> Result<
         return turn.run(launch, Some(&norm));
     }
     let (x, out) = (call.x.clone(), call.out.clone());
-    norm::rms_norm(&op::RmsNorm { x, weight: Some(call.weight.clone()), eps: call.eps, out }, launch)?;
+    let (axis, weight) = (x.rank() - 1, Some(call.weight.clone()));
+    norm::rms_norm(&op::RmsNorm { x, axis, weight, eps: call.eps, out }, launch)?;
     // Each thread reads its pairs before it writes them, so this may be in place.
     Turn::new(launch, [&call.out, &call.out], &angles)?.run(launch, None)
 }

@@ -1,9 +1,10 @@
 //! Weights in other encodings to floats.
 
-use device::{Operand, Result};
+use device::{Error, Operand, Result, op};
 use meta::{DType, Encoding, QuantFormat};
 
-use super::layout::geometry::{THREADS, blocks, element, type_name};
+use super::layout::geometry::{THREADS, blocks, element, type_name, unsupported};
+use super::scaled::Coded;
 use crate::kernel::{Args, KernelFile, Launch, Variant};
 
 /// Every format, and every float type, to one type or another.
@@ -34,8 +35,28 @@ pub(crate) const VARIANTS: &[Variant] = encodings! {
 /// Values that each thread unpacks; a divisor of every block's length.
 const GROUP: usize = 8;
 
+/// The numbers of a weight with scales beside it.
+pub(crate) fn unpack(call: &op::Unpack, launch: &Launch<'_>) -> Result<()> {
+    let target = element(launch, "unpack", &call.out)?;
+    let to = launch.pointer(&call.out)?;
+    match call.weight.encoding() {
+        Encoding::Scaled(scheme) => {
+            let columns = call.out.shape().last();
+            Coded { weight: &call.weight, scheme, scales: &call.scales, columns }
+                .unpack_to(launch, target, to)
+        }
+        _ => unpack_to(launch, &call.weight, target, Some(&call.scales.values), to),
+    }
+}
+
+/// The error for codes without the scales that they need.
+pub(crate) fn no_scales(launch: &Launch<'_>, op: &'static str, weight: &Operand) -> Error {
+    unsupported(launch, op, format!("{weight:?} without scales"))
+}
+
 /// Writes the values of a contiguous weight (floats or quantised) one after the other to the device
-/// address `to` as f32, bf16 or f16, multiplied by the one f32 of `weight_scale` if there is one.
+/// address `to` as f32, bf16 or f16, multiplied by the one f32 of `weight_scale` if there is one, which is rounded to that
+/// type first as the reference does.
 pub(crate) fn unpack_to(
     launch: &Launch<'_>,
     weight: &Operand,
@@ -59,6 +80,7 @@ pub(crate) fn unpack_to(
             let kernel = launch.kernel(KernelFile::Unpack, "unpack_blocks", &defines)?;
             (kernel, args.i64(groups as i64))
         }
+        Encoding::Scaled(_) => return Err(no_scales(launch, "unpack", weight)),
     };
     kernel.launch(launch, blocks(launch, "unpack", groups)?, [THREADS, 1, 1], 0, &mut args)
 }

@@ -57,109 +57,137 @@ pub(crate) fn block_count(launch: &Launch<'_>, op: &'static str, count: usize) -
     fits.ok_or_else(|| unsupported(launch, op, format!("{count} blocks are more than a grid may have")))
 }
 
-/// The common dimensions of several operands with the strides of each, in elements.
+/// The most operands that a kernel walks over at once: an output and three inputs.
+const MOST_OPERANDS: usize = 4;
+
+/// The common dimensions of several operands with the strides of each, in elements. It is made for every launch, so
+/// nothing of it is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Walk {
-    sizes: Vec<usize>,
+    rank: usize,
+    operands: usize,
+    sizes: [usize; MAX_RANK],
     /// For each operand, one stride for each dimension.
-    strides: Vec<Vec<usize>>,
-    bases: Vec<u64>,
+    strides: [[usize; MAX_RANK]; MOST_OPERANDS],
+    bases: [u64; MOST_OPERANDS],
 }
 
 impl Walk {
     /// A walk in the order of the first operand's memory. Dimensions of one index are left out, and
     /// dimensions that are one dimension in every operand are merged.
     pub(crate) fn new(dims: &[usize], strides: &[&[usize]], bases: &[u64]) -> Walk {
-        let mut axes: Vec<usize> = (0..dims.len()).filter(|&axis| dims[axis] != 1).collect();
+        let mut axes = [0; MAX_RANK];
+        let axes = long_axes(dims, &mut axes);
         axes.sort_by_key(|&axis| std::cmp::Reverse(strides[0][axis]));
-        Walk::merged(&axes, dims, strides, bases)
+        Walk::merged(axes, dims, strides, bases)
     }
 
     /// As [`Walk::new`], but in the order of the dimensions.
     pub(crate) fn in_order(dims: &[usize], strides: &[&[usize]], bases: &[u64]) -> Walk {
-        let axes: Vec<usize> = (0..dims.len()).filter(|&axis| dims[axis] != 1).collect();
-        Walk::merged(&axes, dims, strides, bases)
+        Walk::merged(long_axes(dims, &mut [0; MAX_RANK]), dims, strides, bases)
     }
 
     /// A walk over operands of one shape, the output first.
     pub(crate) fn over(launch: &Launch<'_>, operands: &[&Operand]) -> Result<Walk> {
-        let bases = operands.iter().map(|o| launch.pointer(o)).collect::<Result<Vec<u64>>>()?;
-        let strides: Vec<&[usize]> = operands.iter().map(|o| o.strides()).collect();
-        Ok(Walk::new(operands[0].dims(), &strides, &bases))
+        Walk::over_leading(launch, operands, operands[0].rank())
     }
 
     /// A walk over the rows of operands of one shape: over all dimensions but the last.
     pub(crate) fn over_rows(launch: &Launch<'_>, operands: &[&Operand]) -> Result<Walk> {
-        let bases = operands.iter().map(|o| launch.pointer(o)).collect::<Result<Vec<u64>>>()?;
-        let leading = operands[0].rank().saturating_sub(1);
-        let strides: Vec<&[usize]> = operands.iter().map(|o| &o.strides()[..leading]).collect();
-        Ok(Walk::new(&operands[0].dims()[..leading], &strides, &bases))
+        Walk::over_leading(launch, operands, operands[0].rank().saturating_sub(1))
+    }
+
+    /// A walk over the first dimensions of operands of one shape.
+    fn over_leading(launch: &Launch<'_>, operands: &[&Operand], leading: usize) -> Result<Walk> {
+        let mut bases = [0; MOST_OPERANDS];
+        let mut strides: [&[usize]; MOST_OPERANDS] = [&[]; MOST_OPERANDS];
+        for (i, operand) in operands.iter().enumerate() {
+            bases[i] = launch.pointer(operand)?;
+            strides[i] = &operand.strides()[..leading];
+        }
+        let count = operands.len();
+        Ok(Walk::new(&operands[0].dims()[..leading], &strides[..count], &bases[..count]))
     }
 
     fn merged(axes: &[usize], dims: &[usize], strides: &[&[usize]], bases: &[u64]) -> Walk {
-        let mut walk =
-            Walk { sizes: Vec::new(), strides: vec![Vec::new(); strides.len()], bases: bases.to_vec() };
+        let mut walk = Walk::of_no_dimensions(bases);
         for &axis in axes {
-            let one = walk.sizes.last().is_some_and(|_| {
+            let one = walk.rank > 0 && {
                 let mut pairs = walk.strides.iter().zip(strides);
-                pairs.all(|(outer, own)| outer.last() == Some(&(own[axis] * dims[axis])))
-            });
+                pairs.all(|(outer, own)| outer[walk.rank - 1] == own[axis] * dims[axis])
+            };
             if one {
-                let last = walk.sizes.len() - 1;
+                let last = walk.rank - 1;
                 walk.sizes[last] *= dims[axis];
                 walk.strides.iter_mut().zip(strides).for_each(|(to, own)| to[last] = own[axis]);
             } else {
                 walk.push(dims[axis], strides.iter().map(|own| own[axis]));
             }
         }
-        if walk.sizes.is_empty() {
-            walk.push(1, strides.iter().map(|_| 0));
+        walk.or_one_step()
+    }
+
+    fn of_no_dimensions(bases: &[u64]) -> Walk {
+        let mut own = [0; MOST_OPERANDS];
+        own[..bases.len()].copy_from_slice(bases);
+        Walk {
+            rank: 0,
+            operands: bases.len(),
+            sizes: [0; MAX_RANK],
+            strides: [[0; MAX_RANK]; MOST_OPERANDS],
+            bases: own,
         }
-        walk
+    }
+
+    /// A walk has at least one dimension.
+    fn or_one_step(mut self) -> Walk {
+        if self.rank == 0 {
+            self.push(1, std::iter::repeat_n(0, self.operands));
+        }
+        self
     }
 
     fn push(&mut self, size: usize, strides: impl Iterator<Item = usize>) {
-        self.sizes.push(size);
-        self.strides.iter_mut().zip(strides).for_each(|(to, stride)| to.push(stride));
+        self.sizes[self.rank] = size;
+        self.strides.iter_mut().zip(strides).for_each(|(to, stride)| to[self.rank] = stride);
+        self.rank += 1;
     }
 
     /// Sizes of the dimensions, outermost first; at least one.
     pub(crate) fn sizes(&self) -> &[usize] {
-        &self.sizes
+        &self.sizes[..self.rank]
     }
 
     /// The strides of one operand.
     pub(crate) fn strides(&self, operand: usize) -> &[usize] {
-        &self.strides[operand]
+        &self.strides[operand][..self.rank]
+    }
+
+    /// The strides of each operand.
+    fn all_strides(&self) -> impl Iterator<Item = &[usize]> {
+        self.strides[..self.operands].iter().map(|own| &own[..self.rank])
     }
 
     /// How many steps the walk has.
     pub(crate) fn count(&self) -> usize {
-        self.sizes.iter().product()
+        self.sizes().iter().product()
     }
 
     /// The walk without some of its dimensions.
     pub(crate) fn without(&self, axes: &[usize]) -> Walk {
-        let mut rest = Walk {
-            sizes: Vec::new(),
-            strides: vec![Vec::new(); self.bases.len()],
-            bases: self.bases.clone(),
-        };
-        for axis in (0..self.sizes.len()).filter(|axis| !axes.contains(axis)) {
-            rest.push(self.sizes[axis], self.strides.iter().map(|own| own[axis]));
+        let mut rest = Walk::of_no_dimensions(&self.bases[..self.operands]);
+        for axis in (0..self.rank).filter(|axis| !axes.contains(axis)) {
+            rest.push(self.sizes[axis], self.all_strides().map(|own| own[axis]));
         }
-        if rest.sizes.is_empty() {
-            rest.push(1, self.bases.iter().map(|_| 0));
-        }
-        rest
+        rest.or_one_step()
     }
 
     /// The walk in steps of `pack` elements of the last dimension, if every operand either has them side
     /// by side at aligned addresses or repeats one value. The output must have them side by side.
     /// `element_bytes` has one size for each operand.
     pub(crate) fn packed(&self, pack: usize, element_bytes: &[usize]) -> Option<Walk> {
-        let last = self.sizes.len() - 1;
-        let fits = |(operand, own): (usize, &Vec<usize>)| match own[last] {
+        let last = self.rank - 1;
+        let fits = |(operand, own): (usize, &[usize])| match own[last] {
             0 => operand > 0,
             1 => {
                 let access = (pack * element_bytes[operand]).min(ACCESS_BYTES) as u64;
@@ -168,7 +196,7 @@ impl Walk {
             }
             _ => false,
         };
-        if !self.sizes[last].is_multiple_of(pack) || !self.strides.iter().enumerate().all(fits) {
+        if !self.sizes[last].is_multiple_of(pack) || !self.all_strides().enumerate().all(fits) {
             return None;
         }
         let mut walk = self.clone();
@@ -181,25 +209,38 @@ impl Walk {
     /// over rows.
     pub(crate) fn rows_are_aligned(&self, pack: usize, element_bytes: usize) -> bool {
         let access = (pack * element_bytes).min(ACCESS_BYTES) as u64;
-        self.bases.iter().all(|base| base.is_multiple_of(access))
-            && self.strides.iter().flatten().all(|stride| stride.is_multiple_of(pack))
+        self.bases[..self.operands].iter().all(|base| base.is_multiple_of(access))
+            && self.all_strides().flatten().all(|stride| stride.is_multiple_of(pack))
     }
 
     /// The walk as the kernels' `Walk` structure.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(8 + 64 + self.bases.len() * 72);
-        bytes.extend((self.sizes.len() as u64).to_ne_bytes());
-        put_row(&mut bytes, &self.sizes);
-        self.strides.iter().for_each(|own| put_row(&mut bytes, own));
-        self.bases.iter().for_each(|base| bytes.extend(base.to_ne_bytes()));
+        let mut bytes = Vec::with_capacity(8 + 64 + self.operands * 72);
+        bytes.extend((self.rank as u64).to_ne_bytes());
+        put_row(&mut bytes, self.sizes());
+        self.all_strides().for_each(|own| put_row(&mut bytes, own));
+        self.bases[..self.operands].iter().for_each(|base| bytes.extend(base.to_ne_bytes()));
         bytes
     }
 }
 
+/// The dimensions of more than one index.
+fn long_axes<'a>(dims: &[usize], axes: &'a mut [usize; MAX_RANK]) -> &'a mut [usize] {
+    let mut count = 0;
+    for axis in (0..dims.len()).filter(|&axis| dims[axis] != 1) {
+        axes[count] = axis;
+        count += 1;
+    }
+    &mut axes[..count]
+}
+
 /// Eight 64-bit numbers, padded with zeros.
 pub(crate) fn put_row(bytes: &mut Vec<u8>, values: &[usize]) {
-    let padded = values.iter().copied().chain(std::iter::repeat(0)).take(MAX_RANK);
-    padded.for_each(|value| bytes.extend((value as i64).to_ne_bytes()));
+    let mut row = [0; MAX_RANK * 8];
+    for (to, value) in row.chunks_exact_mut(8).zip(values) {
+        to.copy_from_slice(&(*value as i64).to_ne_bytes());
+    }
+    bytes.extend_from_slice(&row);
 }
 
 #[cfg(test)]
