@@ -1,15 +1,14 @@
-//! The table that a self-test makes.
+//! What the cases gave, as a value that is printed or kept as JSON.
 
 use device::Device;
 use meta::{DType, DeviceId};
 use serde::Serialize;
 
-use super::case::Case;
-use crate::table::Table;
+use crate::case::Case;
 
 /// All outcomes, with the devices they are of.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     version: &'static str,
     devices: Vec<Tested>,
     outcomes: Vec<Outcome>,
@@ -25,22 +24,31 @@ struct Tested {
 
 /// What one case gave on one device.
 #[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
-    op: &'static str,
-    variant: String,
-    device: String,
-    dtype: &'static str,
+pub struct Outcome {
+    /// The operation, as its cases call it.
+    pub op: &'static str,
+    /// What is special about the case.
+    pub variant: String,
+    /// The device.
+    pub device: String,
+    /// The element type of activations.
+    pub dtype: &'static str,
     /// Compared with plain loops in f64 on the CPU, with the CPU elsewhere.
-    against: &'static str,
-    relative_error: Option<f64>,
-    allowed: f64,
-    passed: bool,
-    failure: Option<String>,
-    milliseconds: f64,
+    pub against: &'static str,
+    /// ‖got − want‖ / ‖want‖; none if there was nothing to compare.
+    pub relative_error: Option<f64>,
+    /// The largest error that passes; 0 means the same bits.
+    pub allowed: f64,
+    /// Whether the error is allowed.
+    pub passed: bool,
+    /// Why it did not pass.
+    pub failure: Option<String>,
+    /// How long the case took, copies included.
+    pub milliseconds: f64,
 }
 
 impl Outcome {
-    pub(super) fn new(
+    pub(crate) fn new(
         case: &Case,
         device: DeviceId,
         dtype: DType,
@@ -71,7 +79,7 @@ impl Outcome {
 }
 
 impl Report {
-    pub(super) fn new(devices: &[Device]) -> Report {
+    pub(crate) fn new(devices: &[Device]) -> Report {
         let tested = |d: &Device| Tested {
             id: d.id().to_string(),
             name: d.description().name.clone(),
@@ -82,27 +90,27 @@ impl Report {
         Report { version: env!("CARGO_PKG_VERSION"), devices, outcomes: Vec::new() }
     }
 
-    pub(super) fn extend(&mut self, outcomes: impl IntoIterator<Item = Outcome>) {
+    pub(crate) fn extend(&mut self, outcomes: impl IntoIterator<Item = Outcome>) {
         self.outcomes.extend(outcomes);
     }
 
     /// Whether no case ran.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.outcomes.is_empty()
     }
 
     /// Whether all cases passed, and there were some.
-    pub(crate) fn passed(&self) -> bool {
+    pub fn passed(&self) -> bool {
         !self.outcomes.is_empty() && self.outcomes.iter().all(|o| o.passed)
     }
 
-    #[cfg(test)]
-    pub(super) fn outcomes(&self) -> &[Outcome] {
+    /// What every case gave, in the order of the cases.
+    pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
     /// One line for each failure.
-    pub(crate) fn failures(&self) -> String {
+    pub fn failures(&self) -> String {
         let failed = self.outcomes.iter().filter_map(|o| {
             let why = o.failure.as_ref()?;
             Some(format!("{} {} on {} in {}: {why}", o.op, o.variant, o.device, o.dtype))
@@ -110,48 +118,8 @@ impl Report {
         failed.collect::<Vec<_>>().join("\n")
     }
 
-    /// The worst error of each operation on each device and type; all cases if `every`.
-    pub(crate) fn table(&self, every: bool) -> String {
-        let mut table = Table::new(&[
-            "operation",
-            "cases",
-            "device",
-            "type",
-            "against",
-            "worst error",
-            "allowed",
-            "result",
-        ]);
-        let mut shown: Vec<(String, &Outcome, usize, bool)> = Vec::new();
-        for o in &self.outcomes {
-            let name = if every { format!("{} {}", o.op, o.variant) } else { o.op.to_owned() };
-            let same = |(n, s, _, _): &&mut (String, &Outcome, usize, bool)| {
-                *n == name && s.device == o.device && s.dtype == o.dtype
-            };
-            match shown.iter_mut().find(same) {
-                Some((_, worst, count, passed)) => {
-                    *count += 1;
-                    *passed &= o.passed;
-                    if rank(o) > rank(worst) {
-                        *worst = o;
-                    }
-                }
-                None => shown.push((name, o, 1, o.passed)),
-            }
-        }
-        for (name, o, count, passed) in shown {
-            let error = o
-                .relative_error
-                .map_or("failed".into(), |e| if e == 0.0 { "0".into() } else { format!("{e:.1e}") });
-            let allowed = if o.allowed == 0.0 { "same bits".into() } else { format!("{:.0e}", o.allowed) };
-            let result = if passed { "ok" } else { "FAILED" };
-            table.row(&[&name, &count.to_string(), &o.device, o.dtype, o.against, &error, &allowed, result]);
-        }
-        table.to_string()
-    }
-
     /// How many of how many passed.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let passed = self.outcomes.iter().filter(|o| o.passed).count();
         let simulated: Vec<&str> = self.simulated().collect();
         let tested = self.devices.len() - simulated.len();
@@ -168,12 +136,7 @@ impl Report {
     }
 
     /// Whether there is nothing but simulations, which prove nothing.
-    pub(crate) fn is_simulation(&self) -> bool {
+    pub fn is_simulation(&self) -> bool {
         self.simulated().count() == self.devices.len()
     }
-}
-
-/// Failures first, then by error.
-fn rank(o: &Outcome) -> f64 {
-    if o.passed { o.relative_error.unwrap_or(0.0) } else { f64::INFINITY }
 }

@@ -3,10 +3,10 @@
 use device::op::{BinaryKind, UnaryKind};
 use tensor::Activation;
 
-use super::case::{Case, Input};
-use super::naive;
+use crate::case::{Case, Input};
+use crate::naive;
 
-pub(super) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     [unary(), binary(), fused(), gated_activation()].concat()
 }
 
@@ -16,7 +16,7 @@ type OneValue = fn(f64) -> f64;
 type TwoValues = fn(f64, f64) -> f64;
 
 fn unary() -> Vec<Case> {
-    let any: [(UnaryKind, OneValue); 13] = [
+    let any: [(UnaryKind, OneValue); 14] = [
         (UnaryKind::Neg, |x| -x),
         (UnaryKind::Abs, f64::abs),
         (UnaryKind::Exp, f64::exp),
@@ -28,6 +28,7 @@ fn unary() -> Vec<Case> {
         (UnaryKind::Round, f64::round_ties_even),
         (UnaryKind::Floor, f64::floor),
         (UnaryKind::Affine { mul: 1.25, add: -0.5 }, |x| 1.25 * x - 0.5),
+        (UnaryKind::LeakyRelu { slope: 0.2 }, |x| x.max(0.0) + f64::from(0.2f32) * x.min(0.0)),
         (UnaryKind::Clamp { min: -0.5, max: 0.75 }, |x| x.clamp(-0.5, 0.75)),
         (UnaryKind::Activation(Activation::Relu), |x| x.max(0.0)),
     ];

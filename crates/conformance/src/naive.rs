@@ -3,13 +3,13 @@
 use tensor::{Activation, Padding, ResizeMode, Window};
 
 /// `x[m, k] · w[n, k]ᵀ`.
-pub(super) fn linear(x: &[f64], w: &[f64], k: usize) -> Vec<f64> {
+pub(crate) fn linear(x: &[f64], w: &[f64], k: usize) -> Vec<f64> {
     let row = |x: &[f64]| w.chunks(k).map(|w| dot(x, w)).collect::<Vec<_>>();
     x.chunks(k).flat_map(row).collect()
 }
 
 /// `a[m, k] · b[k, n]` for each batch.
-pub(super) fn matmul(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
+pub(crate) fn matmul(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
     let one = |(a, b): (&[f64], &[f64])| {
         let value = |i: usize| (0..k).map(|j| a[i / n * k + j] * b[j * n + i % n]).sum();
         (0..m * n).map(value).collect::<Vec<f64>>()
@@ -17,26 +17,37 @@ pub(super) fn matmul(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
     a.chunks(m * k).zip(b.chunks(k * n)).flat_map(one).collect()
 }
 
-pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Sizes of an attention.
 #[derive(Clone, Copy)]
-pub(super) struct AttentionSize {
-    pub(super) batch: usize,
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-    pub(super) heads: usize,
-    pub(super) groups: usize,
-    pub(super) size: usize,
+pub(crate) struct AttentionSize {
+    pub(crate) batch: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) heads: usize,
+    pub(crate) groups: usize,
+    pub(crate) size: usize,
 }
 
 /// Attention with `bias(batch, head, query, key)` added to the scores.
-pub(super) fn attention(
+pub(crate) fn attention(
+    s: AttentionSize,
+    values: [&[f64]; 3],
+    scale: f64,
+    bias: impl Fn(usize, usize, usize, usize) -> f64,
+) -> Vec<f64> {
+    attention_of_scores(s, values, scale, |score| score, bias)
+}
+
+/// The same with something done to the scores before.
+pub(crate) fn attention_of_scores(
     s: AttentionSize,
     [q, k, v]: [&[f64]; 3],
     scale: f64,
+    score: impl Fn(f64) -> f64,
     bias: impl Fn(usize, usize, usize, usize) -> f64,
 ) -> Vec<f64> {
     let mut out = vec![0.0; q.len()];
@@ -48,8 +59,12 @@ pub(super) fn attention(
         let at = row(s.queries, s.heads, [b, i, h]);
         let key = |j: usize| row(s.keys, s.groups, [b, j, g]);
         let scores: Vec<f64> = (0..s.keys)
-            .map(|j| scale * dot(&q[at..at + s.size], &k[key(j)..key(j) + s.size]) + bias(b, h, i, j))
+            .map(|j| score(scale * dot(&q[at..at + s.size], &k[key(j)..key(j) + s.size])) + bias(b, h, i, j))
             .collect();
+        if scores.iter().all(|score| *score == f64::NEG_INFINITY) {
+            // A query that sees nothing gets zeros.
+            continue;
+        }
         for (j, p) in softmax(&scores, s.keys).into_iter().enumerate() {
             for d in 0..s.size {
                 out[at + d] += p * v[key(j) + d];
@@ -60,7 +75,7 @@ pub(super) fn attention(
 }
 
 /// Softmax over rows of `n`.
-pub(super) fn softmax(x: &[f64], n: usize) -> Vec<f64> {
+pub(crate) fn softmax(x: &[f64], n: usize) -> Vec<f64> {
     let row = |x: &[f64]| {
         let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let e: Vec<f64> = x.iter().map(|v| (v - max).exp()).collect();
@@ -72,16 +87,16 @@ pub(super) fn softmax(x: &[f64], n: usize) -> Vec<f64> {
 
 /// Sizes of a convolution over three dimensions (the first of size 1 where there are fewer).
 #[derive(Clone, Copy)]
-pub(super) struct ConvolutionSize {
-    pub(super) batch: usize,
-    pub(super) channels: [usize; 2],
-    pub(super) input: [usize; 3],
-    pub(super) kernel: [usize; 3],
-    pub(super) output: [usize; 3],
-    pub(super) window: [Window; 3],
-    pub(super) padding: Padding,
-    pub(super) groups: usize,
-    pub(super) transposed: bool,
+pub(crate) struct ConvolutionSize {
+    pub(crate) batch: usize,
+    pub(crate) channels: [usize; 2],
+    pub(crate) input: [usize; 3],
+    pub(crate) kernel: [usize; 3],
+    pub(crate) output: [usize; 3],
+    pub(crate) window: [Window; 3],
+    pub(crate) padding: Padding,
+    pub(crate) groups: usize,
+    pub(crate) transposed: bool,
 }
 
 /// Every index below the sizes, in order.
@@ -95,7 +110,7 @@ fn flat(sizes: [usize; 3], at: [usize; 3]) -> usize {
 }
 
 /// A convolution, forward or transposed, as a sum over kernel positions.
-pub(super) fn convolution(s: ConvolutionSize, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
+pub(crate) fn convolution(s: ConvolutionSize, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
     let [ins, outs] = s.channels;
     let volume = |sizes: [usize; 3]| sizes.iter().product::<usize>();
     let (vin, vker, vout) = (volume(s.input), volume(s.kernel), volume(s.output));
@@ -138,7 +153,7 @@ fn source(s: &ConvolutionSize, at: [usize; 3], tap: [usize; 3]) -> Option<[usize
 }
 
 /// Mean 0 and variance 1 over runs of `n`.
-pub(super) fn normalise(x: &[f64], n: usize, eps: f64) -> Vec<f64> {
+pub(crate) fn normalise(x: &[f64], n: usize, eps: f64) -> Vec<f64> {
     let run = |x: &[f64]| {
         let mean = x.iter().sum::<f64>() / n as f64;
         let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
@@ -148,7 +163,7 @@ pub(super) fn normalise(x: &[f64], n: usize, eps: f64) -> Vec<f64> {
 }
 
 /// Root mean square 1 over rows of `n`.
-pub(super) fn rms(x: &[f64], n: usize, eps: f64) -> Vec<f64> {
+pub(crate) fn rms(x: &[f64], n: usize, eps: f64) -> Vec<f64> {
     let run = |x: &[f64]| {
         let mean = x.iter().map(|v| v * v).sum::<f64>() / n as f64;
         x.iter().map(|v| v / (mean + eps).sqrt()).collect::<Vec<_>>()
@@ -156,7 +171,7 @@ pub(super) fn rms(x: &[f64], n: usize, eps: f64) -> Vec<f64> {
     x.chunks(n).flat_map(run).collect()
 }
 
-pub(super) fn activate(activation: Activation, x: f64) -> f64 {
+pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     match activation {
         Activation::Silu => x * sigmoid(x),
@@ -183,7 +198,7 @@ fn erf(x: f64) -> f64 {
 }
 
 /// An image of another size.
-pub(super) fn resize(x: &[f64], [h, w]: [usize; 2], [oh, ow]: [usize; 2], mode: ResizeMode) -> Vec<f64> {
+pub(crate) fn resize(x: &[f64], [h, w]: [usize; 2], [oh, ow]: [usize; 2], mode: ResizeMode) -> Vec<f64> {
     let (rows, columns) = (taps(h, oh, mode), taps(w, ow, mode));
     let image = |x: &[f64]| {
         let value = |i: usize| {

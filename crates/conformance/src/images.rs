@@ -3,10 +3,10 @@
 use meta::{DType, Encoding};
 use tensor::{ConvolutionShape, Padding, ResizeMode, TransposedShape, Window};
 
-use super::case::{Case, Input};
-use super::naive::{self, ConvolutionSize};
+use crate::case::{Case, Input};
+use crate::naive::{self, ConvolutionSize};
 
-pub(super) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     [convolution(), transposed(), resize(), pad()].concat()
 }
 
@@ -101,6 +101,8 @@ fn convolution() -> Vec<Case> {
     let mut held = Geometry::new("3d, causal, first frame held", [4, 6], &[5, 7, 6], &[3, 3, 3], 1)
         .padding(Padding::Replicate);
     held.window[0] = causal;
+    let mut large_volume = Geometry::new("3d, causal in time, large", [16, 32], &[5, 32, 34], &[3, 3, 3], 1);
+    large_volume.window[0] = causal;
     [
         Geometry::new("2d 3x3", [16, 24], &[13, 17], &[3, 3], 1),
         Geometry::new("2d 3x3, bf16 weights", [16, 24], &[20, 20], &[3, 3], 1).stored(DType::BF16),
@@ -118,6 +120,10 @@ fn convolution() -> Vec<Case> {
         Geometry::new("2d 3x3, large", [32, 64], &[64, 66], &[3, 3], 1).stored(DType::BF16),
         Geometry::new("2d stride 2, padded behind, large", [32, 64], &[128, 132], &[3, 3], 0)
             .window(Window { stride: 2, pad_before: 0, pad_after: 1, dilation: 1 }),
+        Geometry::new("3d 3x3x3, large", [16, 32], &[5, 32, 34], &[3, 3, 3], 1).stored(DType::BF16),
+        Geometry::new("3d stride 2, padded behind, large", [16, 40], &[9, 64, 66], &[3, 3, 3], 0)
+            .window(Window { stride: 2, pad_before: 0, pad_after: 1, dilation: 1 }),
+        large_volume,
         Geometry::new("2d dilated", [6, 5], &[14, 12], &[3, 3], 2)
             .window(Window { dilation: 2, ..Window::padded(2) }),
         Geometry::new("2d 5x3, no padding", [5, 7], &[12, 10], &[5, 3], 0),
@@ -209,7 +215,7 @@ fn pad() -> Vec<Case> {
                 };
                 (0..2 * 9 * 12).map(value).collect()
             };
-            let run = move |_: &tensor::Lane, i: &super::case::Inputs| i.tensor(0).pad(&border, padding);
+            let run = move |_: &tensor::Lane, i: &crate::case::Inputs| i.tensor(0).pad(&border, padding);
             Case::new("pad", format!("{padding:?}"), vec![Input::random(35, [2, 6, 8])], run, naive).exact()
         })
         .into()

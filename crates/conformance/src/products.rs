@@ -1,20 +1,20 @@
 //! Cases of linear layers, matrix products, attention, rotary positions and embeddings.
 
-use meta::{DType, Encoding, QuantFormat};
+use meta::{DType, Encoding, QuantFormat, Rotation, Scheme};
 use tensor::{Activation, Mask, RopeLayout};
 
-use super::case::{Case, Input};
-use super::naive::{self, AttentionSize};
+use crate::case::{Case, Input};
+use crate::naive::{self, AttentionSize};
 
 /// Element types in which weights are stored.
-pub(super) const STORED: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+pub(crate) const STORED: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
 
 /// Every encoding in which weights are stored.
-pub(super) fn encodings() -> impl Iterator<Item = Encoding> {
+pub(crate) fn encodings() -> impl Iterator<Item = Encoding> {
     STORED.into_iter().map(Encoding::from).chain(QuantFormat::ALL.into_iter().map(Encoding::from))
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     [linear(), matmul(), attention(), rope(), normed_rope(), embedding()].concat()
 }
 
@@ -28,6 +28,9 @@ fn linear() -> Vec<Case> {
     cases.push(linear_of(Encoding::BF16, 257, [320, 1000], "bf16, larger"));
     cases.extend(Activation::ALL.map(linear_activated));
     cases.push(scaled_linear());
+    cases.extend(schemes().map(|(scheme, dims)| coded_linear(scheme, 37, dims, "")));
+    cases.extend(schemes().map(|(scheme, dims)| coded_linear(scheme, 2, dims, ", two rows")));
+    cases.extend(schemes().map(|(scheme, dims)| coded_part(scheme, dims)));
     cases.push(strided_linear());
     cases
 }
@@ -77,6 +80,60 @@ fn scaled_linear() -> Case {
         inputs,
         |_, i| i.tensor(0).linear(&i.weight(1).clone().scaled(i.weight(2).operand().clone()), None),
         |v| naive::linear(&v[0], &v[1], 64).iter().map(|y| y * v[2][0]).collect(),
+    )
+}
+
+/// Every scheme of codes with scales beside them, with every length of rotation, and sizes that it fits: for schemes of
+/// blocks more than one tile of scales, rows and columns that are filled up.
+pub(crate) fn schemes() -> impl Iterator<Item = (Scheme, [usize; 2])> {
+    let rotated = [4, 16, 64, 256, 1024].into_iter().filter_map(Rotation::new);
+    let rotated = rotated.map(|rotation| {
+        let columns = if rotation.group() == 4 { 772 } else { 3 * rotation.group() };
+        (Scheme::Int8 { rotation: Some(rotation) }, [67, columns])
+    });
+    let others = [
+        (Scheme::Int8 { rotation: None }, [67, 101]),
+        (Scheme::Mxfp8, [150, 200]),
+        (Scheme::Nvfp4, [150, 200]),
+        (Scheme::Nvfp4, [256, 2112]),
+    ];
+    rotated.chain(others)
+}
+
+/// A scheme and sizes in words.
+pub(crate) fn scheme_name(scheme: Scheme, [n, k]: [usize; 2]) -> String {
+    match scheme {
+        Scheme::Int8 { rotation: Some(rotation) } => format!("{scheme} {}, {n}x{k}", rotation.group()),
+        _ => format!("{scheme}, {n}x{k}"),
+    }
+}
+
+fn coded_linear(scheme: Scheme, rows: usize, dims @ [n, k]: [usize; 2], more: &str) -> Case {
+    let inputs = vec![
+        Input::random(31, [rows, k]),
+        Input::coded(scheme, 32, dims),
+        Input::weight(Encoding::BF16, 33, [n]),
+    ];
+    Case::new(
+        "linear",
+        format!("{}{more}", scheme_name(scheme, dims)),
+        inputs,
+        |_, i| i.tensor(0).linear(i.weight(1), Some(i.weight(2))),
+        move |v| naive::linear(&v[0], &v[1], k).iter().enumerate().map(|(i, y)| y + v[2][i % n]).collect(),
+    )
+}
+
+/// Some rows of a weight, as a joined projection is taken apart.
+fn coded_part(scheme: Scheme, dims @ [n, k]: [usize; 2]) -> Case {
+    let inputs = vec![Input::random(34, [5, k]), Input::coded(scheme, 35, dims)];
+    let rows = n / 3..n - 7;
+    let own = rows.clone();
+    Case::new(
+        "linear",
+        format!("{}, some rows", scheme_name(scheme, dims)),
+        inputs,
+        move |_, i| i.tensor(0).linear(&i.weight(1).rows(rows.clone())?, None),
+        move |v| naive::linear(&v[0], &v[1][own.start * k..own.end * k], k),
     )
 }
 
@@ -152,12 +209,66 @@ fn transpose(x: &[f64], [b, m, n]: [usize; 3]) -> Vec<f64> {
 }
 
 /// What the mask of an attention case is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MaskKind {
     Full,
     Causal,
     PerHead,
     PerBatch,
+    /// The later keys of each item are hidden, and from the last query all of them are.
+    Hidden,
+}
+
+impl MaskKind {
+    fn shape(self, s: AttentionSize) -> [usize; 4] {
+        match self {
+            MaskKind::PerBatch => [s.batch, 1, 1, s.keys],
+            MaskKind::Hidden => [s.batch, 1, s.queries, s.keys],
+            _ => [1, s.heads, s.queries, s.keys],
+        }
+    }
+
+    fn mask(self, inputs: &crate::case::Inputs) -> Mask {
+        match self {
+            MaskKind::Full => Mask::None,
+            MaskKind::Causal => Mask::Causal,
+            _ => Mask::Additive(inputs.tensor(3).clone()),
+        }
+    }
+
+    fn bias(self, s: AttentionSize, mask: &[f64], [b, h, q, k]: [usize; 4]) -> f64 {
+        match self {
+            MaskKind::Full => 0.0,
+            MaskKind::Causal if k + s.queries <= q + s.keys => 0.0,
+            MaskKind::Causal => f64::NEG_INFINITY,
+            MaskKind::PerHead => mask[(h * s.queries + q) * s.keys + k],
+            MaskKind::PerBatch => mask[b * s.keys + k],
+            MaskKind::Hidden => mask[(b * s.queries + q) * s.keys + k],
+        }
+    }
+
+    /// Whether a key is hidden from a query.
+    fn hides(self, s: AttentionSize, query: usize, key: usize) -> bool {
+        self == MaskKind::Hidden && (query + 1 == s.queries || key + 9 >= s.keys)
+    }
+}
+
+fn attention_inputs(s: AttentionSize, kind: MaskKind) -> Vec<Input> {
+    let shape = kind.shape(s);
+    let mask = match kind {
+        MaskKind::Hidden => {
+            let hidden = |i: usize| kind.hides(s, i / s.keys % s.queries, i % s.keys);
+            let value = |i: usize| if hidden(i) { f32::NEG_INFINITY } else { 0.0 };
+            Input::Activation(shape.into(), (0..shape.iter().product()).map(value).collect())
+        }
+        _ => Input::random(20, shape),
+    };
+    vec![
+        Input::random(17, [s.batch, s.queries, s.heads, s.size]),
+        Input::random(18, [s.batch, s.keys, s.groups, s.size]),
+        Input::random(19, [s.batch, s.keys, s.groups, s.size]),
+        mask,
+    ]
 }
 
 fn attention() -> Vec<Case> {
@@ -187,40 +298,52 @@ fn attention() -> Vec<Case> {
         attention_of(s(1, 530, 530, [1, 1], 40), MaskKind::Full, "530 positions, head 40"),
         fused_attention(),
     ]);
+    // Large enough for kernels of libraries, which must hide keys and share groups as ours do.
+    cases.extend([
+        attention_of(s(1, 1040, 1100, [4, 2], 64), MaskKind::Full, "1040 positions, grouped heads"),
+        attention_of(s(1, 1030, 1030, [2, 2], 64), MaskKind::PerHead, "1030 positions, mask per head"),
+        attention_of(
+            s(2, 1024, 1111, [2, 1], 64),
+            MaskKind::PerBatch,
+            "1024 positions, mask per batch, grouped",
+        ),
+        attention_of(s(2, 1056, 1160, [1, 1], 128), MaskKind::Hidden, "1056 positions, keys hidden"),
+        attention_of(s(2, 40, 70, [2, 2], 64), MaskKind::Hidden, "keys hidden"),
+    ]);
+    cases.extend([
+        capped_attention(s(1, 70, 70, [4, 2], 128), MaskKind::Causal, "capped, causal, grouped"),
+        capped_attention(s(2, 65, 129, [3, 3], 40), MaskKind::PerHead, "capped, mask per head"),
+        capped_attention(s(1, 600, 600, [1, 1], 256), MaskKind::Full, "capped, 600 positions, head 256"),
+    ]);
     cases
+}
+
+/// Scores stay below this; those of the cases are larger.
+const CAP: f32 = 1.5;
+
+fn capped_attention(s: AttentionSize, kind: MaskKind, variant: &str) -> Case {
+    let run = move |_: &tensor::Lane, i: &crate::case::Inputs| {
+        i.tensor(0).capped_attention(i.tensor(1), i.tensor(2), &kind.mask(i), 0.3, CAP)
+    };
+    let naive = move |v: &[Vec<f64>]| {
+        let cap = f64::from(CAP);
+        let bent = |score: f64| cap * (score / cap).tanh();
+        let bias = |b, h, q, k| kind.bias(s, &v[3], [b, h, q, k]);
+        naive::attention_of_scores(s, [&v[0], &v[1], &v[2]], f64::from(0.3f32), bent, bias)
+    };
+    Case::new("attention", variant, attention_inputs(s, kind), run, naive)
 }
 
 fn attention_of(s: AttentionSize, kind: MaskKind, variant: &str) -> Case {
     let scale = 1.0 / (s.size as f32).sqrt();
-    let mask_shape = match kind {
-        MaskKind::PerBatch => [s.batch, 1, 1, s.keys],
-        _ => [1, s.heads, s.queries, s.keys],
-    };
-    let inputs = vec![
-        Input::random(17, [s.batch, s.queries, s.heads, s.size]),
-        Input::random(18, [s.batch, s.keys, s.groups, s.size]),
-        Input::random(19, [s.batch, s.keys, s.groups, s.size]),
-        Input::random(20, mask_shape),
-    ];
-    let run = move |_: &tensor::Lane, i: &super::case::Inputs| {
-        let mask = match kind {
-            MaskKind::Full => Mask::None,
-            MaskKind::Causal => Mask::Causal,
-            _ => Mask::Additive(i.tensor(3).clone()),
-        };
-        i.tensor(0).attention(i.tensor(1), i.tensor(2), &mask, scale)
+    let run = move |_: &tensor::Lane, i: &crate::case::Inputs| {
+        i.tensor(0).attention(i.tensor(1), i.tensor(2), &kind.mask(i), scale)
     };
     let naive = move |v: &[Vec<f64>]| {
-        let bias = |b: usize, h: usize, q: usize, k: usize| match kind {
-            MaskKind::Full => 0.0,
-            MaskKind::Causal if k + s.queries <= q + s.keys => 0.0,
-            MaskKind::Causal => f64::NEG_INFINITY,
-            MaskKind::PerHead => v[3][(h * s.queries + q) * s.keys + k],
-            MaskKind::PerBatch => v[3][b * s.keys + k],
-        };
+        let bias = |b, h, q, k| kind.bias(s, &v[3], [b, h, q, k]);
         naive::attention(s, [&v[0], &v[1], &v[2]], f64::from(scale), bias)
     };
-    Case::new("attention", variant, inputs, run, naive)
+    Case::new("attention", variant, attention_inputs(s, kind), run, naive)
 }
 
 /// Queries, keys and values side by side in one tensor, as fused projections leave them.
@@ -333,7 +456,7 @@ fn normed_rope_of(turned: Turned, encoding: Encoding) -> Case {
         turned.table(f32::sin),
         Input::weight(encoding, 26, [size]),
     ];
-    let run = move |lane: &tensor::Lane, i: &super::case::Inputs| {
+    let run = move |lane: &tensor::Lane, i: &crate::case::Inputs| {
         let wide = tensor::Tensor::concat(&[i.tensor(0), i.tensor(0)], 2)?;
         let room = lane.full([Turned::BATCH, Turned::LENGTH + 2, Turned::HEADS, size], 0.0)?.contiguous()?;
         let part = room.slice(1, 1, Turned::LENGTH)?;

@@ -1,21 +1,21 @@
 //! Cases of casts, permutations, joins, unpacking and noise.
 
-use meta::{DType, Encoding};
+use meta::{DType, Encoding, Scheme};
 use tensor::Tensor;
 use testkit::{decode, encode};
 
-use super::case::{Case, Input};
-use super::products::encodings;
+use crate::case::{Case, Input};
+use crate::products::{encodings, scheme_name, schemes};
 
-pub(super) fn cases() -> Vec<Case> {
-    [unpack(), cast(), narrowed(), moves(), noise()].concat()
+pub(crate) fn cases() -> Vec<Case> {
+    [unpack(), coded_rows(), cast(), narrowed(), moves(), noise()].concat()
 }
 
 /// Stored weights as plain values. Plain types are compared with the fixtures' own decoder; quantised
 /// blocks only between devices, since the CPU's are held to reference values by its own tests.
 fn unpack() -> Vec<Case> {
     let of = |encoding: Encoding| {
-        let run = |lane: &tensor::Lane, i: &super::case::Inputs| lane.unpack(i.weight(0));
+        let run = |lane: &tensor::Lane, i: &crate::case::Inputs| lane.unpack(i.weight(0));
         let input = Input::weight(encoding, 81, [9, 768]);
         let decoded = input.decoded();
         let case = Case::new("unpack", encoding.name(), vec![input], run, move |_| {
@@ -23,7 +23,32 @@ fn unpack() -> Vec<Case> {
         });
         if encoding.dtype().is_some() { case.exact() } else { case.without_naive().exact() }
     };
-    encodings().map(of).collect()
+    let coded = |(scheme, dims): (Scheme, [usize; 2])| {
+        let run = |lane: &tensor::Lane, i: &crate::case::Inputs| lane.unpack(i.weight(0));
+        let case = Case::new(
+            "unpack",
+            scheme_name(scheme, dims),
+            vec![Input::coded(scheme, 88, dims)],
+            run,
+            |_| vec![],
+        );
+        case.without_naive().exact()
+    };
+    encodings().map(of).chain(schemes().map(coded)).collect()
+}
+
+/// Rows of tables of codes.
+fn coded_rows() -> Vec<Case> {
+    let of = |(scheme, dims): (Scheme, [usize; 2])| {
+        let ids = Input::Ids([7].into(), vec![3, 0, 66, 3, 31, 32, 65]);
+        let run = |lane: &tensor::Lane, i: &crate::case::Inputs| lane.embedding(i.weight(0), i.tensor(1));
+        let naive = move |v: &[Vec<f64>]| {
+            v[1].iter().flat_map(|id| v[0][*id as usize * dims[1]..][..dims[1]].to_vec()).collect()
+        };
+        let inputs = vec![Input::coded(scheme, 89, dims), ids];
+        Case::new("embedding", scheme_name(scheme, dims), inputs, run, naive).exact()
+    };
+    schemes().map(of).collect()
 }
 
 fn cast() -> Vec<Case> {
@@ -39,7 +64,7 @@ fn cast() -> Vec<Case> {
         DType::I8,
     ]
     .map(|dtype| {
-        let run = move |_: &tensor::Lane, i: &super::case::Inputs| i.tensor(0).cast(dtype);
+        let run = move |_: &tensor::Lane, i: &crate::case::Inputs| i.tensor(0).cast(dtype);
         let naive = move |v: &[Vec<f64>]| v[0].iter().map(|x| through(dtype, *x as f32)).collect();
         Case::new("cast", format!("through {dtype}"), vec![Input::scaled(82, [5, 103], 20.0)], run, naive)
             .exact()
@@ -51,7 +76,7 @@ fn cast() -> Vec<Case> {
 fn narrowed() -> Vec<Case> {
     let of = |(from, to): (DType, DType)| {
         let input = Input::weight(from.into(), 87, [7, 520]);
-        let run = move |lane: &tensor::Lane, i: &super::case::Inputs| {
+        let run = move |lane: &tensor::Lane, i: &crate::case::Inputs| {
             Tensor::new(i.weight(0).operand().clone(), lane.clone()).cast(to)
         };
         let naive = move |v: &[Vec<f64>]| v[0].iter().map(|x| through(to, *x as f32)).collect();
@@ -87,7 +112,7 @@ fn moves() -> Vec<Case> {
             };
             (0..out.iter().product()).map(value).collect()
         };
-        let run = move |_: &tensor::Lane, i: &super::case::Inputs| i.tensor(0).permute(&order)?.contiguous();
+        let run = move |_: &tensor::Lane, i: &crate::case::Inputs| i.tensor(0).permute(&order)?.contiguous();
         Case::new("permute", format!("{order:?}"), vec![Input::random(83, dims)], run, naive).exact()
     };
     let mut cases: Vec<Case> = [[0, 2, 1], [2, 1, 0], [1, 0, 2], [2, 0, 1]].map(permute).into();
@@ -126,7 +151,7 @@ fn moves() -> Vec<Case> {
 /// The same noise everywhere; the values are checked against PyTorch's by the CPU's tests.
 fn noise() -> Vec<Case> {
     let of = |count: usize| {
-        let run = move |lane: &tensor::Lane, _: &super::case::Inputs| lane.normal_noise(1234, [count]);
+        let run = move |lane: &tensor::Lane, _: &crate::case::Inputs| lane.normal_noise(1234, [count]);
         Case::new("normal noise", format!("{count} values"), Vec::new(), run, |_| Vec::new())
             .without_naive()
             .exact()

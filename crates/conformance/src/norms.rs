@@ -3,10 +3,10 @@
 use device::op::ReduceKind;
 use meta::{DType, Encoding};
 
-use super::case::{Case, Input};
-use super::naive;
+use crate::case::{Case, Input};
+use crate::naive;
 
-pub(super) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     [group_norm(), layer_norm(), modulated_norm(), rms_norm(), softmax(), reduce()].concat()
 }
 
@@ -31,7 +31,7 @@ fn group_norm() -> Vec<Case> {
                 .map(|(i, y)| y * v[1][i / area % channels] + v[2][i / area % channels])
                 .collect()
         };
-        let run = move |_: &tensor::Lane, i: &super::case::Inputs| {
+        let run = move |_: &tensor::Lane, i: &crate::case::Inputs| {
             i.tensor(0).group_norm(groups, Some(i.weight(1)), Some(i.weight(2)), 1e-6)
         };
         Case::new("group norm", variant, inputs, run, naive)
@@ -99,6 +99,36 @@ fn modulated_norm() -> Vec<Case> {
 }
 
 fn rms_norm() -> Vec<Case> {
+    let across = [
+        ([2, 24, 3, 9, 11], 1, Encoding::F32, "channels of a video"),
+        ([2, 96, 1, 1, 7], 1, Encoding::BF16, "channels of few places"),
+        ([3, 2, 40, 5, 64], 2, Encoding::F16, "a dimension in the middle"),
+        ([7, 2, 3, 5, 4], 0, Encoding::F32, "the first dimension"),
+    ];
+    rows_of_rms_norm().into_iter().chain(across.map(rms_norm_across)).collect()
+}
+
+fn rms_norm_across((dims, axis, encoding, variant): ([usize; 5], usize, Encoding, &str)) -> Case {
+    let n = dims[axis];
+    let inner: usize = dims[axis + 1..].iter().product();
+    Case::new(
+        "rms norm",
+        format!("over {variant}"),
+        vec![Input::random(57, dims), Input::weight(encoding, 58, [n])],
+        move |_, i| i.tensor(0).rms_norm_over(axis, Some(i.weight(1)), 1e-6),
+        move |v| {
+            let place = |i: usize| (i / (n * inner) * n * inner + i % inner, i / inner % n);
+            let value = |(i, x): (usize, &f64)| {
+                let (first, channel) = place(i);
+                let squares: f64 = (0..n).map(|c| v[0][first + c * inner].powi(2)).sum();
+                x / (squares / n as f64 + 1e-6).sqrt() * v[1][channel]
+            };
+            v[0].iter().enumerate().map(value).collect()
+        },
+    )
+}
+
+fn rows_of_rms_norm() -> Vec<Case> {
     [(128, Encoding::BF16), (7, Encoding::F32), (3072, Encoding::F16)]
         .map(|(n, encoding)| {
             Case::new(
