@@ -2,8 +2,8 @@
 
 use meta::Shape;
 
-use crate::Factor;
 use crate::factor::flat;
+use crate::{Factor, Oft, Patch};
 
 /// A change to one weight as a file describes it.
 #[derive(Clone, Debug)]
@@ -55,10 +55,27 @@ pub enum Delta {
         /// The factor times the rank.
         alpha: Option<f64>,
     },
+    /// OFT: blocks of rows of the weight are rotated. Its strength counts twice, as in the reference.
+    Oft(Oft),
     /// The difference itself.
     Difference(Factor),
     /// New values; the strength does not matter.
     Replacement(Factor),
+    /// The weight of another model, with the patches that it has there.
+    Weight(Box<OtherWeight>),
+    /// Nothing is added.
+    Nothing,
+}
+
+/// A weight of another model.
+#[derive(Clone, Debug)]
+pub struct OtherWeight {
+    /// Its values, which stay in their file until a copy is changed.
+    pub values: Factor,
+    /// What multiplies them (scaled fp8).
+    pub scale: Option<f32>,
+    /// What is patched into it, in order.
+    pub patches: Vec<Patch>,
 }
 
 /// `a · b`, or with a core (Tucker form) `Σ core[i, j, kernel…] · b[j, :] · a[i, :]`.
@@ -112,8 +129,11 @@ impl Adapter {
             (Delta::Loha { .. }, _) => "LoHa",
             (Delta::Lokr { .. }, _) => "LoKr",
             (Delta::Glora { .. }, _) => "GLoRA",
+            (Delta::Oft(_), _) => "OFT",
             (Delta::Difference(_), _) => "difference",
             (Delta::Replacement(_), _) => "replacement",
+            (Delta::Weight(_), _) => "merged weight",
+            (Delta::Nothing, _) => "factor",
         }
     }
 
@@ -126,10 +146,22 @@ impl Adapter {
             Delta::Loha { w1, w2, .. } => [w1.factors(), w2.factors()].concat(),
             Delta::Lokr { w1, w2, .. } => [w1.factors(), w2.factors()].concat(),
             Delta::Glora { a, b, .. } => a.iter().chain(b).collect(),
+            Delta::Oft(oft) => vec![oft.turns()],
             Delta::Difference(values) | Delta::Replacement(values) => vec![values],
+            Delta::Weight(other) => [vec![&other.values], other.patch_factors()].concat(),
+            Delta::Nothing => Vec::new(),
         };
         all.extend(self.dora.as_ref().map(|dora| &dora.scale));
         all
+    }
+
+    /// Those of them that wait on a device for copies to arrive. A weight of another model is as large as the copy itself,
+    /// so it comes from its file for each.
+    pub(crate) fn waiting_factors(&self) -> Vec<&Factor> {
+        match &self.delta {
+            Delta::Weight(other) => other.patch_factors(),
+            _ => self.factors(),
+        }
     }
 
     /// Stored bytes of those tensors.
@@ -140,7 +172,11 @@ impl Adapter {
     /// Whether the result depends on the weight's own values, so that it cannot be added to a layer's output
     /// without them.
     pub fn needs_weight(&self) -> bool {
-        self.dora.is_some() || matches!(self.delta, Delta::Glora { .. } | Delta::Replacement(_))
+        let depends = matches!(
+            self.delta,
+            Delta::Glora { .. } | Delta::Oft(_) | Delta::Replacement(_) | Delta::Nothing
+        );
+        self.dora.is_some() || depends
     }
 
     /// Additions and multiplications to change a weight of this shape, roughly.
@@ -155,7 +191,9 @@ impl Adapter {
             Delta::Glora { a, b, .. } => {
                 values * (a[0].shape().last() + a[1].shape().last() + 2 * b[1].flat().0) as u64
             }
-            Delta::Replacement(_) => 0,
+            Delta::Oft(oft) => 2 * values * oft.block_rows() as u64,
+            Delta::Weight(_) => 2 * values,
+            Delta::Replacement(_) | Delta::Nothing => 0,
         };
         delta + values * if self.dora.is_some() { 6 } else { 1 }
     }
@@ -168,7 +206,10 @@ impl Adapter {
             Delta::Loha { w1, w2, .. } => same_size(w1, w2),
             Delta::Lokr { w1, w2, .. } => kronecker_size(w1, w2),
             Delta::Glora { a, b, .. } => glora_size(a, b, target),
+            Delta::Oft(oft) => Ok((oft.rows(), columns)),
             Delta::Difference(values) | Delta::Replacement(values) => Ok(values.flat()),
+            Delta::Weight(other) => Ok(other.values.flat()),
+            Delta::Nothing => Ok((rows, columns)),
         };
         let expected = || format!("[{rows}, {columns}]");
         let (got_rows, got_columns) = size.map_err(|got| (expected(), got))?;
@@ -210,12 +251,23 @@ impl Delta {
             Delta::Loha { w1, alpha, .. } => (*alpha, Some(w1.b.flat().0)),
             Delta::Lokr { w1, w2, alpha } => (*alpha, w2.rank().or(w1.rank())),
             Delta::Glora { a, b, alpha } => (*alpha, glora_form(a, b, target).map(|(_, rank)| rank)),
-            Delta::Difference(_) | Delta::Replacement(_) => (None, None),
+            Delta::Oft(_)
+            | Delta::Difference(_)
+            | Delta::Replacement(_)
+            | Delta::Weight(_)
+            | Delta::Nothing => (None, None),
         };
         match (alpha, rank) {
             (Some(alpha), Some(rank)) => alpha / rank as f64,
             _ => 1.0,
         }
+    }
+}
+
+impl OtherWeight {
+    /// The tensors of its patches.
+    fn patch_factors(&self) -> Vec<&Factor> {
+        self.patches.iter().flat_map(|patch| patch.adapter().factors()).collect()
     }
 }
 

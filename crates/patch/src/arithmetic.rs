@@ -11,10 +11,14 @@ use crate::{Delta, Dora, DoraNorm, Error, Patch, Result};
 /// The weight with all patches applied in order, in f32, as a new tensor. The weight itself stays as it is. Each
 /// patch works on what the ones before it left, on its rows only.
 pub fn apply(lane: &Lane, weight: &Tensor, patches: &[Patch]) -> Result<Tensor> {
-    let lane = lane.with_dtype(DType::F32)?;
+    patched(&lane.with_dtype(DType::F32)?, &Factors::default(), weight, patches)
+}
+
+/// The same on an f32 lane, with tensors that are there already.
+pub(crate) fn patched(lane: &Lane, factors: &Factors, weight: &Tensor, patches: &[Patch]) -> Result<Tensor> {
     let out = lane.empty(*weight.shape())?;
     weight.copy_into(&out)?;
-    change(&lane, &Factors::default(), &out, patches)?;
+    change(lane, factors, &out, patches)?;
     Ok(out)
 }
 
@@ -28,13 +32,13 @@ pub(crate) fn change_stored(
     patches: &[Patch],
 ) -> Result<()> {
     let stored = Tensor::new(weight.operand().clone(), lane.clone());
-    if stored.dtype() == DType::F32 && weight.scale().is_none() {
+    if stored.dtype() == DType::F32 && weight.scales().is_none() {
         return change(lane, factors, &stored, patches);
     }
     let mut values = lane.unpack(weight)?;
     change(lane, factors, &values, patches)?;
-    if let Some(scale) = weight.scale() {
-        values = values.div(&Tensor::new(scale.clone(), lane.clone()))?;
+    if let Some(scales) = weight.scales() {
+        values = values.div(&Tensor::new(scales.values.clone(), lane.clone()))?;
     }
     let largest = match stored.dtype() {
         DType::F8E4M3 => Some(448.0),
@@ -67,6 +71,12 @@ fn change(lane: &Lane, factors: &Factors, weight: &Tensor, patches: &[Patch]) ->
 
 fn change_rows(lane: &Lane, factors: &Factors, weight: &Tensor, patch: &Patch) -> Result<()> {
     let adapter = patch.adapter();
+    if patch.keeps() != 1.0 {
+        weight.affine(patch.keeps() as f32, 0.0)?.copy_into(weight)?;
+    }
+    if matches!(adapter.delta, Delta::Nothing) {
+        return Ok(());
+    }
     let ordered = |change: Tensor| if patch.halves_swapped() { swap_halves(&change) } else { Ok(change) };
     if let Delta::Replacement(values) = &adapter.delta {
         return Ok(ordered(factors.matrix(lane, values)?)?.copy_into(&as_matrix(weight)?)?);

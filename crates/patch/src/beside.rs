@@ -62,7 +62,7 @@ impl Beside {
                 return Err(Error::NotAMatrix { key: patch.key().to_owned(), shape });
             }
         }
-        let parts = match patches.iter().find(|patch| patch.adapter().needs_weight()) {
+        let parts = match patches.iter().find(|patch| patch.needs_weight()) {
             Some(patch) => {
                 let weight = weight.ok_or_else(|| Error::NeedsWeight { key: patch.key().to_owned() })?;
                 let matrix = difference(lane, patches, weight, allocate)?;
@@ -76,7 +76,7 @@ impl Beside {
     /// Bytes that the patches of a matrix take on a device whose lane computes in `dtype`.
     pub fn bytes_for(dtype: DType, patches: &[Patch]) -> u64 {
         let matrix = |shape: &Shape| (shape.count() * dtype.bytes()) as u64;
-        if let Some(patch) = patches.iter().find(|patch| patch.adapter().needs_weight()) {
+        if let Some(patch) = patches.iter().find(|patch| patch.needs_weight()) {
             return matrix(patch.weight_shape());
         }
         let of = |patch: &Patch| match &patch.adapter().delta {

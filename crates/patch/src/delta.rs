@@ -2,9 +2,10 @@
 
 use tensor::{Lane, Tensor};
 
-use crate::adapter::{Delta, KroneckerFactor, Product, glora_form};
+use crate::adapter::{Delta, KroneckerFactor, OtherWeight, Product, glora_form};
+use crate::arithmetic::patched;
 use crate::factors::Factors;
-use crate::{Factor, Result};
+use crate::{Factor, Oft, Result};
 
 /// What a change is computed from beside its own tensors.
 pub(crate) struct Bench<'a> {
@@ -27,10 +28,25 @@ impl Bench<'_> {
             Delta::Lokr { w1, w2, .. } => self.kronecker(w1, w2).map(Some),
             Delta::Difference(values) => Ok(Some(self.matrix(values)?.affine(self.factor, 0.0)?)),
             Delta::Glora { a, b, .. } => weight.map(|weight| self.glora(a, b, weight)).transpose(),
+            Delta::Oft(oft) => weight.map(|weight| self.rotated(oft, weight)).transpose(),
+            Delta::Weight(other) => self.other(other).map(Some),
+            Delta::Nothing => Ok(None),
             Delta::Replacement(values) => {
                 weight.map(|weight| Ok(self.matrix(values)?.sub(&as_matrix(weight)?)?)).transpose()
             }
         }
+    }
+
+    /// Another model's weight with its own patches, as a matrix.
+    fn other(&self, other: &OtherWeight) -> Result<Tensor> {
+        let mut values = self.factors.tensor(self.lane, &other.values)?;
+        if let Some(scale) = other.scale {
+            values = values.affine(scale, 0.0)?;
+        }
+        if !other.patches.is_empty() {
+            values = patched(self.lane, self.factors, &values, &other.patches)?;
+        }
+        Ok(as_matrix(&values)?.affine(self.factor, 0.0)?)
     }
 
     fn matrix(&self, factor: &Factor) -> Result<Tensor> {
@@ -89,6 +105,14 @@ impl Bench<'_> {
             KroneckerFactor::Whole(factor) => self.matrix(factor),
             KroneckerFactor::Product(product) => self.product(product, 1.0),
         }
+    }
+
+    /// What rotating its blocks of rows adds to a weight.
+    fn rotated(&self, oft: &Oft, weight: &Tensor) -> Result<Tensor> {
+        let (rows, columns) = crate::factor::flat(weight.shape());
+        let blocks = weight.reshape([rows / oft.block_rows(), oft.block_rows(), columns])?;
+        let turns = self.factors.tensor(self.lane, oft.turns())?;
+        Ok(turns.matmul(&blocks, self.factor * self.factor)?.reshape([rows, columns])?)
     }
 
     fn glora(&self, a: &[Factor; 2], b: &[Factor; 2], weight: &Tensor) -> Result<Tensor> {

@@ -67,9 +67,9 @@ pub enum Error {
         /// The model's weight.
         weight: String,
         /// What the weight needs.
-        expected: String,
+        expected: Box<str>,
         /// What the file has.
-        got: String,
+        got: Box<str>,
     },
     /// A strength that is not a number.
     #[error("a patch's strength must be a finite number, not {strength}")]

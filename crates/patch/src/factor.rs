@@ -34,6 +34,12 @@ impl Factor {
         }))
     }
 
+    /// A weight of a model, seen in its file.
+    #[must_use]
+    pub fn of_weight(name: &str, bytes: EntryBytes, encoding: Encoding, shape: Shape) -> Factor {
+        Factor(Arc::new(Stored { name: name.into(), bytes, encoding, shape, stored_shape: shape }))
+    }
+
     /// The tensor's name in the file.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -89,6 +95,21 @@ impl Factor {
         lane.stream().write(&buffer.whole(), self.bytes())?;
         let stored = Weight::whole(buffer, self.0.encoding, self.0.stored_shape)?;
         Ok(Weight::new(stored.operand().reshape([rows, columns])?))
+    }
+
+    /// The values on the host, of plain floats of 16 or 32 bits.
+    pub(crate) fn values(&self) -> Option<Vec<f32>> {
+        let bytes: &[u8] = &self.0.bytes;
+        let pairs = || bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        match self.0.encoding.dtype()? {
+            DType::F32 => {
+                let four = |four: &[u8]| f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+                Some(bytes.chunks_exact(4).map(four).collect())
+            }
+            DType::F16 => Some(pairs().map(|bits| half(bits) as f32).collect()),
+            DType::BF16 => Some(pairs().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()),
+            _ => None,
+        }
     }
 
     /// The value, if there is exactly one and its type is a plain float or a small integer.

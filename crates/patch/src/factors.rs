@@ -88,10 +88,10 @@ impl Factors {
     }
 }
 
-/// The tensors of patches, each once.
+/// The tensors of patches that wait on a device, each once.
 fn distinct(patches: &[Patch]) -> Vec<&Factor> {
     let mut factors: Vec<&Factor> = Vec::new();
-    for factor in patches.iter().flat_map(|patch| patch.adapter().factors()) {
+    for factor in patches.iter().flat_map(|patch| patch.adapter().waiting_factors()) {
         if factors.iter().all(|known| known.id() != factor.id()) {
             factors.push(factor);
         }

@@ -102,7 +102,7 @@ impl PatchFile {
             unrecognised.extend(unused);
             changes.push(Change { key: key.into(), naming, weight, bias, names });
         }
-        Ok(PatchFile { name: name.into(), signature: signature(checkpoint), changes, unrecognised })
+        Ok(PatchFile { name: name.into(), signature: signature_of(checkpoint), changes, unrecognised })
     }
 
     /// The file's path.
@@ -157,7 +157,9 @@ fn factor(checkpoint: &Checkpoint, entry: &Entry, part: Part, file: &str) -> Res
     Ok(Factor::new(checkpoint, entry))
 }
 
-fn signature(checkpoint: &Checkpoint) -> u64 {
+/// Stands for a file and its contents, as [`PatchFile::signature`] does.
+#[must_use]
+pub fn signature_of(checkpoint: &Checkpoint) -> u64 {
     let mut all = Signature::new();
     for (path, len) in checkpoint.files() {
         all.bytes(path.as_os_str().as_encoded_bytes()).number(len);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::adapter::Product;
 use crate::suffix::Part;
-use crate::{Adapter, Delta, Dora, DoraNorm, Error, Factor, KroneckerFactor, Naming, Result};
+use crate::{Adapter, Delta, Dora, DoraNorm, Error, Factor, KroneckerFactor, Naming, Oft, Result};
 
 /// The tensors that a file has for one layer.
 pub(crate) struct Group<'a> {
@@ -27,7 +27,8 @@ impl Group<'_> {
         let alpha = self.alpha()?;
         let dora = self.dora();
         let mut weight = Vec::new();
-        for delta in [self.lora(alpha)?, self.loha(alpha)?, self.lokr(alpha)?, self.glora(alpha)?] {
+        let rotated = self.oft(alpha)?;
+        for delta in [self.lora(alpha)?, self.loha(alpha)?, self.lokr(alpha)?, self.glora(alpha)?, rotated] {
             weight.extend(delta.map(|delta| Arc::new(Adapter { delta, dora: dora.clone() })));
         }
         let dora_unused = dora.filter(|_| weight.is_empty());
@@ -146,6 +147,15 @@ impl Group<'_> {
             (Part::GloraB2, "b2.weight"),
         ])?;
         Ok(factors.map(|[a1, a2, b1, b2]| Delta::Glora { a: [a1, a2], b: [b1, b2], alpha }))
+    }
+
+    fn oft(&mut self, most: Option<f64>) -> Result<Option<Delta>> {
+        let Some(blocks) = self.take(Part::OftBlocks) else { return Ok(None) };
+        let oft = Oft::read(&blocks, most).map_err(|what| {
+            let (file, name) = (self.file.to_owned(), blocks.name().to_owned());
+            Error::Unsupported { file, name, what }
+        })?;
+        Ok(Some(Delta::Oft(oft)))
     }
 }
 

@@ -6,17 +6,15 @@
 
 #[cfg(test)]
 mod coverage;
-mod flux;
 mod table;
 mod text;
-mod transformers;
 mod unet;
 
 use std::collections::HashMap;
 
 use meta::Shape;
 
-pub use text::TextEncoder;
+pub use table::Blocks;
 
 /// What stands in front of a diffusion model's names with dots; the longer before the shorter.
 const DOTTED: &[&str] = &[
@@ -101,8 +99,18 @@ impl KeyMap {
         self.shapes.get(weight)
     }
 
+    /// Every name with dots that layers have, without prefixes, and what it means.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &Target)> {
+        self.dotted.iter().map(|(name, target)| (name.as_str(), target))
+    }
+
+    /// The model's weights.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &Shape)> {
+        self.shapes.iter().map(|(name, shape)| (name.as_str(), shape))
+    }
+
     /// The bias beside a weight: the same rows of it.
-    pub(crate) fn bias_of(&self, target: &Target) -> Option<Target> {
+    pub fn bias_of(&self, target: &Target) -> Option<Target> {
         let weight = format!("{}.bias", target.weight.strip_suffix(".weight")?);
         self.shapes.contains_key(&weight).then(|| Target { weight, ..target.clone() })
     }
@@ -141,14 +149,14 @@ impl KeyMap {
     }
 
     /// Calls one of the model's layers by another name. Whether it is there.
-    fn alias(&mut self, stem: &str, layer: &str) -> bool {
+    pub fn alias(&mut self, stem: &str, layer: &str) -> bool {
         let Some(weight) = self.weight_of(layer) else { return false };
         self.insert(stem, Target { weight, rows: None, halves_swapped: false });
         true
     }
 
     /// The same for a layer whose halves stand in the other order in the file.
-    fn alias_swapped(&mut self, stem: &str, layer: &str) -> bool {
+    pub fn alias_swapped(&mut self, stem: &str, layer: &str) -> bool {
         let Some(weight) = self.weight_of(layer) else { return false };
         let even =
             self.shapes.get(&weight).is_some_and(|s| s.dims().first().is_some_and(|rows| rows % 2 == 0));
@@ -159,7 +167,7 @@ impl KeyMap {
     }
 
     /// Calls rows of one of the model's layers by another name.
-    fn alias_rows(&mut self, stem: &str, layer: &str, rows: Rows) -> bool {
+    pub fn alias_rows(&mut self, stem: &str, layer: &str, rows: Rows) -> bool {
         let Some(weight) = self.weight_of(layer) else { return false };
         let end = rows.start.checked_add(rows.len);
         let inside = self.shapes[&weight].dims().first().is_some_and(|n| end.is_some_and(|end| end <= *n));
@@ -170,7 +178,7 @@ impl KeyMap {
     }
 
     /// Rows and columns of a layer's weight, if it is a matrix.
-    fn matrix(&self, layer: &str) -> Option<(usize, usize)> {
+    pub fn matrix(&self, layer: &str) -> Option<(usize, usize)> {
         match self.shapes.get(&format!("{layer}.weight"))?.dims() {
             [rows, columns] => Some((*rows, *columns)),
             _ => None,

@@ -10,6 +10,9 @@
 //! quantised one must be, and adds the patch's share to the layer's output. Both give the same result on every run: each
 //! product is summed in one order.
 //!
+//! Merging models is the same: a [`Blend`] keeps some of a weight and adds some of another model's, which stays in its file
+//! until a copy is changed.
+//!
 //! Nothing here writes to the source of a weight, so there is nothing to undo: [`PatchSet::changed_since`] names the
 //! weights to stage again.
 #![forbid(unsafe_code)]
@@ -25,18 +28,20 @@ mod file;
 mod group;
 mod keys;
 mod merge;
+mod oft;
 mod set;
 mod signature;
 mod suffix;
 
-pub use adapter::{Adapter, Delta, Dora, DoraNorm, KroneckerFactor, Product};
+pub use adapter::{Adapter, Delta, Dora, DoraNorm, KroneckerFactor, OtherWeight, Product};
 pub use arithmetic::apply;
 pub use beside::{Beside, beside};
 pub use error::{Error, Result};
 pub use factor::Factor;
 pub use factors::Allocate;
-pub use file::{Change, PatchFile};
-pub use keys::{KeyMap, Rows, Target, TextEncoder};
+pub use file::{Change, PatchFile, signature_of};
+pub use keys::{Blocks, KeyMap, Rows, Target};
 pub use merge::{Merge, merge_stored};
-pub use set::{Patch, PatchSet, unclaimed};
+pub use oft::Oft;
+pub use set::{Blend, Patch, PatchSet, unclaimed};
 pub use suffix::Naming;

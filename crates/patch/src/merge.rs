@@ -154,14 +154,14 @@ pub fn merge_stored(lane: &Lane, weight: &Weight, patches: &[Patch]) -> Result<W
     let operand = weight.operand();
     let plan = match plan_for(lane.device(), operand.encoding(), patches)? {
         // What multiplies a weight is not known to a product.
-        Some(_) if weight.scale().is_some() => None,
+        Some(_) if weight.scales().is_some() => None,
         plan => plan,
     };
     let buffer = lane.device().allocate(operand.extent())?;
     lane.stream().copy(&buffer.whole(), &operand.span())?;
     let mut copy = Weight::whole(buffer, operand.encoding(), *operand.shape())?;
-    if let Some(scale) = weight.scale() {
-        copy = copy.scaled(scale.clone());
+    if let Some(scales) = weight.scales() {
+        copy = copy.with_scales(scales.clone());
     }
     Merge::stage_as(lane, plan, patches, &mut |bytes| lane.device().allocate(bytes))?.apply_to(&copy)?;
     Ok(copy)

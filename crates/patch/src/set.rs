@@ -10,7 +10,7 @@ use crate::factor::flat;
 use crate::file::Change;
 use crate::keys::{KeyMap, Rows, Target};
 use crate::signature::Signature;
-use crate::{Adapter, Delta, Error, PatchFile, Result};
+use crate::{Adapter, Delta, Error, OtherWeight, PatchFile, Result};
 
 /// A change to one weight at one strength.
 #[derive(Clone, Debug)]
@@ -22,6 +22,19 @@ pub struct Patch {
     rows: Option<Rows>,
     halves_swapped: bool,
     strength: f64,
+    /// How much of the weight stays before the change is added.
+    keeps: f64,
+}
+
+/// A change of one weight toward another model's: so much of it stays, and so much of the other is added.
+#[derive(Clone, Debug)]
+pub struct Blend {
+    /// The share of the weight that stays.
+    pub keeps: f64,
+    /// The other weight, and how much of it is added.
+    pub other: Option<(OtherWeight, f64)>,
+    /// Stands for the file that the other is from.
+    pub file_signature: u64,
 }
 
 impl Patch {
@@ -48,6 +61,17 @@ impl Patch {
     /// Whether the file has the two halves of the rows in the other order.
     pub fn halves_swapped(&self) -> bool {
         self.halves_swapped
+    }
+
+    /// How much of the weight stays before the change is added; 1 for all that patch files say.
+    pub fn keeps(&self) -> f64 {
+        self.keeps
+    }
+
+    /// Whether the result depends on the weight's own values, so that it cannot be added to a layer's output without
+    /// them.
+    pub fn needs_weight(&self) -> bool {
+        self.keeps != 1.0 || self.adapter.needs_weight()
     }
 
     /// How much of it is applied. Never 0.
@@ -79,7 +103,7 @@ impl Patch {
     pub fn beside_flops(&self, inputs: usize) -> u64 {
         let (rows, columns) = flat(&self.target_shape());
         let per_input = match &self.adapter.delta {
-            Delta::Lora { down, mid: None, .. } if !self.adapter.needs_weight() => {
+            Delta::Lora { down, mid: None, .. } if !self.needs_weight() => {
                 down.flat().0 as u64 * (rows as u64 + columns as u64)
             }
             _ => rows as u64 * columns as u64,
@@ -94,14 +118,20 @@ impl Patch {
             Delta::Lora { .. } | Delta::Lokr { .. } => (1, true),
             Delta::Loha { .. } => (3, true),
             Delta::Glora { .. } => (5, true),
+            Delta::Oft(_) => (2, true),
             Delta::Difference(_) => (2, false),
-            Delta::Replacement(_) => (1, false),
+            Delta::Replacement(_) | Delta::Nothing => (1, false),
+            Delta::Weight(other) => (3 + 2 * usize::from(!other.patches.is_empty()), false),
+        };
+        let nested = match &self.adapter.delta {
+            Delta::Weight(other) => other.patches.iter().map(Patch::values_at_once).max().unwrap_or(0),
+            _ => 0,
         };
         let decomposed = if self.adapter.dora.is_some() { 5 } else { 0 };
         let swapped = 2 * usize::from(self.halves_swapped);
         let factors: usize = self.adapter.factors().iter().map(|factor| factor.shape().count()).sum();
         let factors = if factored { 2 * factors } else { 0 };
-        (arrays + decomposed + swapped) * self.target_shape().count() + factors
+        (arrays + decomposed + swapped) * self.target_shape().count() + factors + nested
     }
 
     /// Whether another patch is the same change of the same weight, at whatever strength.
@@ -114,12 +144,26 @@ impl Patch {
             && self.key == other.key
             && (self.shape, self.rows, self.halves_swapped) == (other.shape, other.rows, other.halves_swapped)
             && same_tensors
+            && self.keeps.to_bits() == other.keeps.to_bits()
+            && self.nested_signature() == other.nested_signature()
     }
 
     fn sign(&self, signature: &mut Signature) {
         signature.number(self.file_signature).bytes(self.key.as_bytes()).number(self.strength.to_bits());
         let Rows { start, len } = self.rows.unwrap_or(Rows { start: 0, len: usize::MAX });
         signature.number(start as u64).number(len as u64);
+        if self.keeps != 1.0 {
+            signature.number(self.keeps.to_bits());
+        }
+        signature.number(self.nested_signature());
+    }
+
+    /// Stands for the patches of another model's weight; 0 if there are none.
+    fn nested_signature(&self) -> u64 {
+        match &self.adapter.delta {
+            Delta::Weight(other) => signature_of_all(&other.patches),
+            _ => 0,
+        }
     }
 }
 
@@ -166,6 +210,44 @@ impl PatchSet {
         for (weight, patch) in patches.into_iter().filter(|_| strength != 0.0) {
             self.weights.entry(weight).or_default().push(patch);
         }
+        Ok(())
+    }
+
+    /// Blends one weight with another model's, after what is there. Nothing is added where all of it stays and nothing
+    /// comes.
+    pub fn blend(&mut self, weight: &str, shape: Shape, blend: Blend) -> Result<()> {
+        let Blend { keeps, other, file_signature } = blend;
+        let strength = other.as_ref().map_or(1.0, |(_, strength)| *strength);
+        if !strength.is_finite() || !keeps.is_finite() {
+            return Err(Error::Strength { strength: if keeps.is_finite() { strength } else { keeps } });
+        }
+        let other = other.filter(|(_, strength)| *strength != 0.0);
+        if other.is_none() && keeps == 1.0 {
+            return Ok(());
+        }
+        let (delta, strength) = match other {
+            Some((other, strength)) => (Delta::Weight(Box::new(other)), strength),
+            None => (Delta::Nothing, 1.0),
+        };
+        let adapter = Adapter { delta, dora: None };
+        adapter.check(&shape).map_err(|(expected, got)| Error::Shape {
+            file: "the other model".to_owned(),
+            key: weight.to_owned(),
+            weight: weight.to_owned(),
+            expected: expected.into(),
+            got: got.into(),
+        })?;
+        let patch = Patch {
+            key: weight.into(),
+            file_signature,
+            adapter: Arc::new(adapter),
+            shape,
+            rows: None,
+            halves_swapped: false,
+            strength,
+            keeps,
+        };
+        self.weights.entry(weight.to_owned()).or_default().push(patch);
         Ok(())
     }
 
@@ -222,14 +304,7 @@ impl PatchSet {
     /// Stands for what happens to one weight; 0 if nothing does. A copy of the weight that carries this number is
     /// current.
     pub fn weight_signature(&self, weight: &str) -> u64 {
-        match self.patches(weight) {
-            [] => 0,
-            patches => {
-                let mut all = Signature::new();
-                patches.iter().for_each(|patch| patch.sign(&mut all));
-                all.finish()
-            }
-        }
+        signature_of_all(self.patches(weight))
     }
 
     /// The weights that must be staged again when this set takes the place of `other`, by name.
@@ -238,6 +313,16 @@ impl PatchSet {
         let now = self.weights.keys().filter(|w| self.weight_signature(w) != other.weight_signature(w));
         now.chain(only_before).map(String::as_str)
     }
+}
+
+/// Stands for patches in their order; 0 if there are none.
+fn signature_of_all(patches: &[Patch]) -> u64 {
+    if patches.is_empty() {
+        return 0;
+    }
+    let mut all = Signature::new();
+    patches.iter().for_each(|patch| patch.sign(&mut all));
+    all.finish()
 }
 
 /// Tensors that none of the sets has a weight for: of a file that was added to a diffusion model and to its text
@@ -265,8 +350,8 @@ impl Place<'_> {
             file: self.file.name().to_owned(),
             key: self.change.key.to_string(),
             weight: target.weight.clone(),
-            expected,
-            got,
+            expected: expected.into(),
+            got: got.into(),
         })?;
         let patch = Patch {
             key: Arc::clone(&self.change.key),
@@ -276,6 +361,7 @@ impl Place<'_> {
             rows: target.rows,
             halves_swapped: target.halves_swapped,
             strength: self.strength,
+            keeps: 1.0,
         };
         Ok((target.weight.clone(), patch))
     }

@@ -55,6 +55,7 @@ pub(crate) enum Part {
     Diff,
     DiffBias,
     Set,
+    OftBlocks,
     /// Recognised, so that its file is refused with a reason.
     Refused(&'static str),
 }
@@ -113,10 +114,13 @@ const SUFFIXES: &[(&str, Part, Naming)] = &[
     (".b_norm", Part::DiffBias, Naming::Native),
     (".set_weight", Part::Set, Naming::Native),
     (".reshape_weight", Part::Refused("a change of the weight's size"), Naming::Native),
-    (".oft_blocks", Part::Refused("an orthogonal patch (OFT or BOFT)"), Naming::Native),
+    (".oft_blocks", Part::OftBlocks, Naming::Native),
     // Files for FLUX name the processor and the layer together: `….processor.qkv_lora1.down.weight`.
     (".down.weight", Part::Down, Naming::Diffusers),
     (".up.weight", Part::Up, Naming::Diffusers),
+    // Control networks that are changes of a model.
+    (".down", Part::Down, Naming::Native),
+    (".up", Part::Up, Naming::Native),
 ];
 
 /// Takes a name apart; `None` if its ending is not a patch's.

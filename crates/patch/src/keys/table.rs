@@ -3,20 +3,20 @@
 use super::{KeyMap, Rows};
 
 /// A kind of block that a model has several of.
-pub(super) struct Blocks {
+pub struct Blocks {
     /// What the blocks are called in files, such as `transformer_blocks`.
-    pub(super) file: &'static str,
+    pub file: &'static str,
     /// What the model calls them, such as `double_blocks`.
-    pub(super) model: &'static str,
+    pub model: &'static str,
     /// Layers: the name in files, and the model's.
-    pub(super) layers: &'static [(&'static str, &'static str)],
+    pub layers: &'static [(&'static str, &'static str)],
     /// Layers that the model has fused: the model's name, and those of the equal parts in files.
-    pub(super) fused: &'static [(&'static str, &'static [&'static str])],
+    pub fused: &'static [(&'static str, &'static [&'static str])],
 }
 
 impl KeyMap {
     /// Adds other names for all layers of the blocks that are there.
-    pub(super) fn add_blocks(&mut self, blocks: &Blocks) {
+    pub fn add_blocks(&mut self, blocks: &Blocks) {
         let mut index = 0;
         while self.add_block(blocks, index) {
             index += 1;
@@ -24,14 +24,14 @@ impl KeyMap {
     }
 
     /// Adds other names for layers outside of blocks.
-    pub(super) fn add_layers(&mut self, layers: &[(&str, &str)]) {
+    pub fn add_layers(&mut self, layers: &[(&str, &str)]) {
         for (file, model) in layers {
             self.alias(file, model);
         }
     }
 
     /// Calls equal parts of a layer by other names. Whether it is there and can be divided.
-    pub(super) fn add_fused(&mut self, layer: &str, parts: &[String]) -> bool {
+    pub fn add_fused(&mut self, layer: &str, parts: &[String]) -> bool {
         let Some((rows, _)) = self.matrix(layer).filter(|(rows, _)| rows.is_multiple_of(parts.len())) else {
             return false;
         };

@@ -1,7 +1,8 @@
 //! Beside the weight: the same result as merging, for plain and quantised weights, slices and stacks.
 
 use meta::{Encoding, QuantFormat, Shape};
-use patch::{Beside, Error, KeyMap, PatchFile, PatchSet, apply, beside};
+use models::diffusion::flux;
+use patch::{Beside, Error, PatchFile, PatchSet, apply, beside};
 use proptest::prelude::*;
 use tensor::{Lane, Tensor, Weight};
 use testkit::{Manifest, Report, random_blocks, random_f32};
@@ -94,7 +95,7 @@ fn slices_of_fused_layers() {
     let names: Vec<(&str, &Shape)> = manifest.tensors.iter().map(|t| (t.name.as_str(), &t.shape)).collect();
     let mut set = PatchSet::new();
     for (file, strength) in [("flux_dev_micro_lora_diffusers", 0.8), ("flux_dev_micro_lora_kohya", -0.5)] {
-        set.add(&bundled(file), &KeyMap::for_flux(names.iter().copied()), strength).unwrap();
+        set.add(&bundled(file), &flux::patch_keys(names.iter().copied()), strength).unwrap();
     }
     for name in ["double_blocks.1.txt_attn.qkv.weight", "single_blocks.0.linear1.weight"] {
         let stored = manifest.tensor(name).unwrap();
@@ -113,7 +114,7 @@ fn slices_of_fused_layers() {
 fn swapped_halves_are_swapped_back() {
     let lane = lane();
     let shape = Shape::from([6, 4]);
-    let map = KeyMap::for_flux([("final_layer.adaLN_modulation.1.weight", &shape)]);
+    let map = flux::patch_keys([("final_layer.adaLN_modulation.1.weight", &shape)]);
     let base = random_f32(2, 24);
     let weight = Weight::upload_f32(lane.device(), shape, &base).unwrap();
     let key = "transformer.norm_out.linear";

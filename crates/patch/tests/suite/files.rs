@@ -91,8 +91,8 @@ fn nonsense_is_refused() {
     let flags = Cow::Owned(flags.finish().unwrap());
     let flags = Checkpoint::from_memory(("flags.safetensors", flags), Vec::new()).unwrap();
     assert!(matches!(PatchFile::read(&flags), Err(Error::Value { got, .. }) if got.contains("u8")));
-    for name in ["a.oft_blocks", "a.reshape_weight"] {
-        let error = file_error(&[random(name, &[2, 2, 2])]);
+    for (name, shape) in [("a.oft_blocks", &[2, 2, 2, 2][..]), ("a.reshape_weight", &[2])] {
+        let error = file_error(&[random(name, shape)]);
         assert!(matches!(&error, Error::Unsupported { name: got, .. } if got == name), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! The weights that ComfyUI 0.7 makes of FLUX and SD1.5 with LoRA files of both naming styles.
 
 use meta::Shape;
-use patch::{KeyMap, PatchSet, TextEncoder, apply, unclaimed};
+use models::diffusion::flux;
+use patch::{KeyMap, PatchSet, apply, unclaimed};
 use serde_json::Value;
 use testkit::{Golden, Manifest, Report};
 
@@ -76,7 +77,7 @@ fn check(model: &str, prefix: &str, map: &KeyMap) -> usize {
 #[test]
 fn flux_weights() {
     let weights = weights(&Manifest::bundled("flux_dev_micro").unwrap(), "");
-    let map = KeyMap::for_flux(names(&weights));
+    let map = flux::patch_keys(names(&weights));
     assert_eq!(check("flux_dev_micro", "", &map), 28);
     for (file, changed) in [("flux_dev_micro_lora_kohya", 26), ("flux_dev_micro_lora_diffusers", 14)] {
         let mut set = PatchSet::new();
@@ -99,7 +100,7 @@ fn sd15_files_are_claimed_by_unet_and_text_encoder() {
     let unet = weights(&manifest, "model.diffusion_model.");
     let clip = weights(&manifest, "cond_stage_model.transformer.");
     let unet_map = KeyMap::for_unet(names(&unet));
-    let clip_map = KeyMap::for_text_encoder(names(&clip), TextEncoder::ClipL, &[TextEncoder::ClipL]);
+    let clip_map = KeyMap::for_text_encoder(names(&clip), "clip_l", &["clip_l"]);
     let file = bundled("sd15_tiny_lora_kohya");
     let (mut model, mut text) = (PatchSet::new(), PatchSet::new());
     model.add(&file, &unet_map, 1.0).unwrap();

@@ -7,7 +7,8 @@ use device::{
 };
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding, Shape};
-use patch::{Beside, Error, KeyMap, Merge, Patch, PatchFile, PatchSet, apply, merge_stored};
+use models::diffusion::flux;
+use patch::{Beside, Error, Merge, Patch, PatchFile, PatchSet, apply, merge_stored};
 use tensor::{Lane, Weight};
 use testkit::{decode, encode, random_f32};
 
@@ -57,7 +58,7 @@ fn narrow_lane() -> Lane {
 /// Patches from files of these encodings, on the rows that FLUX's names say.
 fn stacked(files: &[(Encoding, &[Stored])], shape: &Shape, weight: &str) -> Vec<Patch> {
     let mut set = PatchSet::new();
-    let keys = KeyMap::for_flux([(weight, shape)]);
+    let keys = flux::patch_keys([(weight, shape)]);
     for (index, (encoding, tensors)) in files.iter().enumerate() {
         let file = PatchFile::read(&checkpoint(&format!("{index}.safetensors"), *encoding, tensors)).unwrap();
         set.add(&file, &keys, 0.7 - 0.5 * index as f64).unwrap();
@@ -168,7 +169,7 @@ fn real_files_of_both_naming_styles_in_16_bits() {
     let names: Vec<(&str, &Shape)> = manifest.tensors.iter().map(|t| (t.name.as_str(), &t.shape)).collect();
     let mut set = PatchSet::new();
     for (file, strength) in [("flux_dev_micro_lora_diffusers", 0.8), ("flux_dev_micro_lora_kohya", -0.5)] {
-        set.add(&bundled(file), &KeyMap::for_flux(names.iter().copied()), strength).unwrap();
+        set.add(&bundled(file), &flux::patch_keys(names.iter().copied()), strength).unwrap();
     }
     assert!(set.len() > 20);
     for (weight, patches) in set.iter() {

@@ -48,7 +48,7 @@ fn a_scaled_weight_keeps_its_scale() {
     let merged = merge_stored(&lane, &weight, &lora(1.0)).unwrap();
     let got = lane.unpack(&merged).unwrap().to_vec().unwrap();
     let want = apply(&lane, &lane.unpack(&weight).unwrap(), &lora(1.0)).unwrap().to_vec().unwrap();
-    assert!(merged.scale().is_some());
+    assert!(merged.scales().is_some());
     // Three bits of mantissa are one part in sixteen, except where the result passes the largest value.
     let (got, want): (Vec<f32>, Vec<f32>) = got.into_iter().zip(want).filter(|(_, w)| w.abs() < 4.48).unzip();
     assert!(got.len() > 100);
