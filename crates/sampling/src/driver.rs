@@ -2,7 +2,7 @@
 
 use crate::guidance::{Guided, Inpainting, Predictor};
 use crate::sampler::Run;
-use crate::{Error, Latent, LatentFormat, ModelSampling, Sampler, Tuning, noise, resize_mask};
+use crate::{Error, Latent, LatentSpec, ModelSampling, Sampler, Tuning, noise, resize_mask};
 
 /// All that a run needs besides the model.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct Request<'a> {
     /// How the model reads noise.
     pub sampling: &'a ModelSampling,
     /// The scale between the autoencoder's latents and the model's.
-    pub format: LatentFormat,
+    pub format: &'static LatentSpec,
     /// The way through the levels.
     pub sampler: Sampler,
     /// The sampler's numbers.
@@ -23,6 +23,8 @@ pub struct Request<'a> {
     pub latent: Latent,
     /// 1 where the picture is made new, 0 where it stays, at any picture size.
     pub mask: Option<Latent>,
+    /// Whether the model is shown the part that stays as it is, not at the level of the rest.
+    pub keeps_clean: bool,
     /// The scale of classifier-free guidance; at one the negative conditioning is not computed.
     pub cfg: f64,
     /// The seed of the noise that stochastic samplers add.
@@ -63,22 +65,32 @@ impl Observer for Silent {}
 ///
 /// ```
 /// use sampling::{
-///     Conditioning, Latent, LatentFormat, ModelSampling, Request, Sampler, Scheduler, Silent, StepPlan, Tuning,
-///     noise, sample,
+///     Conditioning, Latent, LatentSpec, ModelSampling, Request, Sampler, Scaling, Scheduler, Silent, StepPlan,
+///     Tuning, noise, sample,
 /// };
 ///
-/// let sampling = ModelSampling::flux(1.15);
+/// static LATENT: LatentSpec = LatentSpec {
+///     name: "a family's",
+///     channels: 16,
+///     scaling: Scaling::Uniform { scale: 0.3611, shift: 0.1159 },
+///     pixels_per_value: 8,
+///     frames_per_value: None,
+///     colours: &[],
+///     background: [0.0; 3],
+/// };
+/// let sampling = ModelSampling::exponential_flow(1.15);
 /// let sampler = Sampler::Euler;
 /// let shape = [1, 16, 8, 8];
 /// let request = Request {
 ///     sigmas: StepPlan::new(4, 1.0).sigmas(&sampling, Scheduler::Simple, sampler)?,
 ///     sampling: &sampling,
-///     format: LatentFormat::Flux,
+///     format: &LATENT,
 ///     sampler,
 ///     tuning: Tuning::default(),
 ///     noise: noise::prepare_noise(42, &shape, None)?,
 ///     latent: Latent::zeros(&shape),
 ///     mask: None,
+///     keeps_clean: false,
 ///     cfg: 1.0,
 ///     seed: 42,
 /// };
@@ -137,5 +149,5 @@ fn inpainting<'a>(request: &Request<'_>, image: &'a Latent) -> Result<Option<Inp
     } else {
         request.noise.clone()
     };
-    Ok(Some(Inpainting { mask, image, noise }))
+    Ok(Some(Inpainting { mask, image, noise, keeps_clean: request.keeps_clean }))
 }

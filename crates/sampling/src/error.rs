@@ -55,6 +55,15 @@ pub enum Error {
         /// The value.
         sigma: f32,
     },
+    /// Something that is no latent.
+    #[error(
+        "the latent has shape {shape:?}; a latent picture has batch, channels, height and width, a video frames before \
+         the height"
+    )]
+    Axes {
+        /// The shape found.
+        shape: Vec<usize>,
+    },
     /// A latent with another number of channels than the model's.
     #[error(
         "the latent has shape {shape:?}, but {format} latents have {channels} channels on the second axis"

@@ -58,6 +58,8 @@ pub(crate) struct Inpainting<'a> {
     pub(crate) image: &'a Latent,
     /// The noise that lifts the kept part to the current level.
     pub(crate) noise: Latent,
+    /// Whether the kept part is not lifted at all.
+    pub(crate) keeps_clean: bool,
 }
 
 /// The model with guidance and mask applied.
@@ -79,8 +81,14 @@ impl Guided<'_> {
         needs_negative: bool,
     ) -> Result<(Latent, Option<Latent>), Error> {
         let blended = self.inpainting.as_ref().map(|inpainting| {
-            let kept = self.sampling.noise_scaling(sigma, &inpainting.noise, inpainting.image, false);
-            x.zip3(&kept, &inpainting.mask, |x, kept, mask| x * mask + kept * (1.0 - mask))
+            let keep = |kept: &Latent| {
+                x.zip3(kept, &inpainting.mask, |x, kept, mask| x * mask + kept * (1.0 - mask))
+            };
+            if inpainting.keeps_clean {
+                keep(inpainting.image)
+            } else {
+                keep(&self.sampling.noise_scaling(sigma, &inpainting.noise, inpainting.image, false))
+            }
         });
         let wanted: &[Conditioning] = if needs_negative || !is_one(self.cfg) {
             &[Conditioning::Positive, Conditioning::Negative]

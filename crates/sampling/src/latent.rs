@@ -9,6 +9,51 @@ pub struct Latent {
     values: Vec<f32>,
 }
 
+/// The axes of a latent. A picture has one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LatentShape {
+    /// Items.
+    pub batch: usize,
+    /// Values for each place.
+    pub channels: usize,
+    /// Frames; one for a picture.
+    pub frames: usize,
+    /// Rows.
+    pub height: usize,
+    /// Values in a row.
+    pub width: usize,
+}
+
+impl LatentShape {
+    /// The axes of a latent of four axes, or of five with frames before the height.
+    pub fn of(latent: &Latent) -> Result<LatentShape, Error> {
+        LatentShape::sized(latent.shape())
+    }
+
+    /// The same of the lengths of those axes.
+    pub fn sized(axes: &[usize]) -> Result<LatentShape, Error> {
+        match *axes {
+            [batch, channels, height, width] => Ok(LatentShape { batch, channels, frames: 1, height, width }),
+            [batch, channels, frames, height, width] => {
+                Ok(LatentShape { batch, channels, frames, height, width })
+            }
+            _ => Err(Error::Axes { shape: axes.to_vec() }),
+        }
+    }
+
+    /// Places of one frame.
+    #[must_use]
+    pub fn plane(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// All values.
+    #[must_use]
+    pub fn values(&self) -> usize {
+        self.batch * self.channels * self.frames * self.plane()
+    }
+}
+
 impl Latent {
     /// A latent of these values; their number must be the shape's.
     pub fn new(shape: Vec<usize>, values: Vec<f32>) -> Result<Latent, Error> {
@@ -60,6 +105,17 @@ impl Latent {
     /// `f` of every value.
     pub(crate) fn map(&self, f: impl Fn(f32) -> f32) -> Latent {
         Latent { shape: self.shape.clone(), values: self.values.iter().map(|v| f(*v)).collect() }
+    }
+
+    /// `f` of every value and the number of its channel.
+    pub(crate) fn map_channels(&self, f: impl Fn(usize, f32) -> f32) -> Latent {
+        let channels = self.shape.get(1).copied().unwrap_or(1).max(1);
+        let volume = self.shape.iter().skip(2).product::<usize>().max(1);
+        let mut latent = self.clone();
+        for (index, values) in latent.values.chunks_exact_mut(volume).enumerate() {
+            values.iter_mut().for_each(|value| *value = f(index % channels, *value));
+        }
+        latent
     }
 
     /// `f` of the values of two latents of one shape.

@@ -8,21 +8,28 @@
 
 mod driver;
 mod error;
-mod format;
 mod guidance;
 mod latent;
+mod latent_spec;
 mod mask;
 mod model_sampling;
 pub mod noise;
+mod resizing;
 mod sampler;
 mod schedule;
+mod stages;
 
 pub use driver::{Observer, Request, Silent, Step, sample};
 pub use error::Error;
-pub use format::{LatentFormat, Preview};
 pub use guidance::{Conditioning, Predictor};
-pub use latent::Latent;
+pub use latent::{Latent, LatentShape};
+pub use latent_spec::{LatentSpec, Preview, Scaling};
 pub use mask::resize_mask;
 pub use model_sampling::{ModelSampling, Parameterization};
+pub use resizing::Window;
 pub use sampler::{Sampler, Tuning};
 pub use schedule::{Scheduler, StepPlan, nodes};
+pub use stages::{
+    AfterCfg, BeforeCfg, InsteadOfCfg, Momentum, Reuse, ReuseRule, Weighing, away_from, blurred,
+    perpendicular,
+};

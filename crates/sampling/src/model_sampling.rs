@@ -18,13 +18,18 @@ pub enum Parameterization {
     Flow,
     /// The clean image itself.
     Clean,
+    /// The clean image, for an input that is not scaled by the level.
+    ImageToImage,
+    /// The noise, from which a consistency model's answer is made: mixed with the input by the timestep.
+    Consistency,
 }
 
 /// How timesteps and noise levels map to each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Clock {
-    /// Positions in the table, interpolated in the logarithm.
-    Table,
+    /// Positions in the table, interpolated in the logarithm. Positions stand for so many timesteps each; a timestep is the
+    /// last of its position's.
+    Table { stride: u16 },
     /// A quarter of the level's logarithm.
     LogQuarter,
     /// The angle whose tangent is the level.
@@ -32,7 +37,7 @@ enum Clock {
     /// A flow whose time is shifted by a factor and scaled by `multiplier`.
     ShiftedFlow { shift: f64, multiplier: f64 },
     /// FLUX's flow, shifted by the exponential of `mu`.
-    Flux { mu: f64 },
+    ExponentialFlow { mu: f64 },
 }
 
 /// The noise model of one model family.
@@ -45,6 +50,8 @@ pub struct ModelSampling {
     sigma_data: f64,
 }
 
+/// Levels whose logarithms differ by no more are equally near.
+const HALFWAY: f32 = 1e-6;
 /// A level above every schedule's, for conditions that hold from the start.
 const BEFORE_ALL: f64 = 999_999_999.9;
 
@@ -69,11 +76,24 @@ impl ModelSampling {
         }
         ModelSampling {
             parameterization,
-            clock: Clock::Table,
+            clock: Clock::Table { stride: 1 },
             log_sigmas: sigmas.iter().map(|s| s.ln() as f32).collect(),
             sigmas: sigmas.iter().map(|s| *s as f32).collect(),
             sigma_data: 1.0,
         }
+    }
+
+    /// The levels that consistency models were distilled at: every twentieth of the thousand (LCM).
+    pub fn consistency(zero_terminal_snr: bool) -> ModelSampling {
+        const STRIDE: u16 = 20;
+        let all = ModelSampling::discrete(Parameterization::Consistency, zero_terminal_snr);
+        let kept = |values: &[f32]| -> Vec<f32> {
+            let stride = usize::from(STRIDE);
+            values.iter().skip(stride - 1).step_by(stride).copied().collect()
+        };
+        let sigmas = kept(&all.sigmas);
+        let log_sigmas = sigmas.iter().map(|sigma| sigma.ln()).collect();
+        ModelSampling { sigmas, log_sigmas, clock: Clock::Table { stride: STRIDE }, ..all }
     }
 
     /// Continuous levels between two bounds; timesteps are a quarter of the level's logarithm.
@@ -123,10 +143,10 @@ impl ModelSampling {
     }
 
     /// Ten thousand levels of a flow shifted by the exponential of `mu`: FLUX and Qwen-Image (1.15), LTX-Video (2.37).
-    pub fn flux(mu: f64) -> ModelSampling {
+    pub fn exponential_flow(mu: f64) -> ModelSampling {
         let mut sampling = ModelSampling {
             parameterization: Parameterization::Flow,
-            clock: Clock::Flux { mu },
+            clock: Clock::ExponentialFlow { mu },
             sigmas: Vec::new(),
             log_sigmas: Vec::new(),
             sigma_data: 1.0,
@@ -136,7 +156,7 @@ impl ModelSampling {
     }
 
     /// FLUX's shift for an image size in pixels: `base` at 256 tokens, `max` at 4096, linear between and beyond.
-    pub fn flux_shift(base: f64, max: f64, width: usize, height: usize) -> f64 {
+    pub fn shift_for_size(base: f64, max: f64, width: usize, height: usize) -> f64 {
         let slope = (max - base) / (4096.0 - 256.0);
         let tokens = (width as f64 * height as f64) / 256.0;
         tokens * slope + (base - slope * 256.0)
@@ -170,28 +190,32 @@ impl ModelSampling {
     /// The timestep that the model is given for a level.
     pub fn timestep(&self, sigma: f32) -> f32 {
         match self.clock {
-            Clock::Table => {
+            Clock::Table { stride } => {
                 let log = sigma.ln();
+                // Schedules meet sparse levels halfway, but for rounding; the reference takes the lower one there.
+                let clearly = if stride > 1 { HALFWAY } else { 0.0 };
                 let nearest =
                     self.log_sigmas.iter().enumerate().fold((0, f32::INFINITY), |best, (i, level)| {
                         let distance = (log - level).abs();
-                        if distance < best.1 { (i, distance) } else { best }
+                        if distance + clearly < best.1 { (i, distance) } else { best }
                     });
-                nearest.0 as f32
+                let stride = f32::from(stride);
+                nearest.0 as f32 * stride + (stride - 1.0)
             }
             Clock::LogQuarter => 0.25 * sigma.ln(),
             Clock::Angle => sigma.atan() / std::f32::consts::PI * 2.0,
             Clock::ShiftedFlow { multiplier, .. } => sigma * multiplier as f32,
-            Clock::Flux { .. } => sigma,
+            Clock::ExponentialFlow { .. } => sigma,
         }
     }
 
     /// The level of a timestep.
     pub fn sigma(&self, timestep: f32) -> f32 {
         match self.clock {
-            Clock::Table => {
+            Clock::Table { stride } => {
                 let last = (self.log_sigmas.len() - 1) as f32;
-                let t = timestep.max(0.0).min(last);
+                let stride = f32::from(stride);
+                let t = ((timestep - (stride - 1.0)) / stride).max(0.0).min(last);
                 let (low, high, w) = (t.floor(), t.ceil(), t.fract());
                 let log = (1.0 - w) * self.log_sigmas[low as usize] + w * self.log_sigmas[high as usize];
                 log.exp()
@@ -202,7 +226,7 @@ impl ModelSampling {
                 let t = timestep / multiplier as f32;
                 if shift == 1.0 { t } else { shift as f32 * t / (1.0 + (shift - 1.0) as f32 * t) }
             }
-            Clock::Flux { mu } => {
+            Clock::ExponentialFlow { mu } => {
                 let factor = mu.exp() as f32;
                 factor * (1.0 / (factor + (1.0 / timestep - 1.0)))
             }
@@ -219,19 +243,19 @@ impl ModelSampling {
         }
         let left = 1.0 - percent;
         match self.clock {
-            Clock::Table => f64::from(self.sigma((left * 999.0) as f32)),
+            Clock::Table { .. } => f64::from(self.sigma((left * 999.0) as f32)),
             Clock::LogQuarter | Clock::Angle => {
                 let (low, high) = (f64::from(self.sigma_min()).ln(), f64::from(self.sigma_max()).ln());
                 ((high - low) * left + low).exp()
             }
             Clock::ShiftedFlow { shift, .. } => shift * left / (1.0 + (shift - 1.0) * left),
-            Clock::Flux { mu } => mu.exp() / (mu.exp() + (1.0 / left - 1.0)),
+            Clock::ExponentialFlow { mu } => mu.exp() / (mu.exp() + (1.0 / left - 1.0)),
         }
     }
 
     /// What the model is given for `x` at a level.
     pub fn calculate_input<'a>(&self, sigma: f32, x: &'a Latent) -> Cow<'a, Latent> {
-        if self.is_flow() {
+        if self.is_flow() || self.parameterization == Parameterization::ImageToImage {
             return Cow::Borrowed(x);
         }
         let scale = self.deviation(sigma);
@@ -250,7 +274,11 @@ impl ModelSampling {
             Parameterization::Edm => {
                 x.zip(output, |x, out| x * (data * data) / variance + out * sigma * data / deviation)
             }
-            Parameterization::Clean => output.clone(),
+            Parameterization::Clean | Parameterization::ImageToImage => output.clone(),
+            Parameterization::Consistency => {
+                let (skip, take) = consistency_shares(self.timestep(sigma));
+                x.zip(output, |x, out| take * (x - out * sigma) + skip * x)
+            }
         }
     }
 
@@ -284,6 +312,14 @@ impl ModelSampling {
     pub(crate) fn sigma_of_half_log_snr(&self, lambda: f32) -> f32 {
         if self.is_flow() { 1.0 / (1.0 + lambda.exp()) } else { (-lambda).exp() }
     }
+}
+
+/// How much of its input and of its clean image a consistency model's answer has at a timestep.
+fn consistency_shares(timestep: f32) -> (f32, f32) {
+    const DATA: f32 = 0.5;
+    let scaled = timestep * 10.0;
+    let sum = scaled * scaled + DATA * DATA;
+    (DATA * DATA / sum, scaled / sum.sqrt())
 }
 
 /// Shifts and scales the signal's share so that it ends at zero.
@@ -339,7 +375,7 @@ mod tests {
                 // v = noise / deviation - clean * sigma / deviation.
                 noise.zip(&clean, |n, c| (n - c * sigma) / deviation)
             }),
-            (ModelSampling::flux(1.15), noise.zip(&clean, |n, c| n - c)),
+            (ModelSampling::exponential_flow(1.15), noise.zip(&clean, |n, c| n - c)),
         ] {
             let x = sampling.noise_scaling(sigma, &noise, &clean, false);
             let back = sampling.calculate_denoised(sigma, &output, &x);

@@ -305,6 +305,6 @@ fn ancestral_step(from: f32, to: f32, eta: f32) -> (f32, f32) {
 }
 
 /// Between two numbers, from the nearer end, as PyTorch's `lerp` does.
-fn lerp(start: f32, end: f32, weight: f32) -> f32 {
+pub(crate) fn lerp(start: f32, end: f32, weight: f32) -> f32 {
     if weight < 0.5 { start + weight * (end - start) } else { end - (end - start) * (1.0 - weight) }
 }

@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn no_steps_is_an_error() {
-        let sampling = ModelSampling::flux(1.15);
+        let sampling = ModelSampling::exponential_flow(1.15);
         assert!(Scheduler::Simple.sigmas(&sampling, 0).is_err());
     }
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use sampling::{
-    Conditioning, Error, Latent, LatentFormat, ModelSampling, Request, Sampler, Scheduler, Silent, StepPlan,
+    Conditioning, Error, Latent, LatentSpec, ModelSampling, Request, Sampler, Scheduler, Silent, StepPlan,
     Tuning, noise, resize_mask, sample,
 };
 use support::{Recorder, Replay, data, latent};
@@ -44,7 +44,7 @@ fn reports_its_x(sampler: Sampler) -> bool {
     !matches!(sampler, Ipndm | IpndmV | Deis | UniPc | UniPcBh2)
 }
 
-fn replay(file: &str, sampling: &ModelSampling, format: LatentFormat, scheduler: Scheduler) {
+fn replay(file: &str, sampling: &ModelSampling, format: &'static LatentSpec, scheduler: Scheduler) {
     let golden = Golden::open(data(file)).unwrap();
     let noise = noise::prepare_noise(42, latent(&golden, "noise").shape(), None).unwrap();
     assert_eq!(noise, latent(&golden, "noise"));
@@ -65,6 +65,7 @@ fn replay(file: &str, sampling: &ModelSampling, format: LatentFormat, scheduler:
             latent: Latent::zeros(noise.shape()),
             noise: noise.clone(),
             mask: None,
+            keeps_clean: false,
             cfg: 1.0,
             seed: 42,
         };
@@ -94,26 +95,21 @@ fn flux_runs() {
     replay(
         "flux_dev_micro_samplers.safetensors",
         &support::sampling("flux_default"),
-        LatentFormat::Flux,
+        &support::FLUX,
         Scheduler::Simple,
     );
 }
 
 #[test]
 fn sd15_runs() {
-    replay(
-        "sd15_tiny_samplers.safetensors",
-        &support::sampling("sd15"),
-        LatentFormat::Sd15,
-        Scheduler::Normal,
-    );
+    replay("sd15_tiny_samplers.safetensors", &support::sampling("sd15"), &support::SD15, Scheduler::Normal);
 }
 
 /// A whole run of a workflow: what its nodes say, and the file's key prefix.
 struct Case {
     key: &'static str,
     sampling: &'static str,
-    format: LatentFormat,
+    format: &'static LatentSpec,
     sampler: Sampler,
     scheduler: Scheduler,
     plan: StepPlan,
@@ -164,6 +160,7 @@ fn check_run(golden: &Golden, case: &Case) {
         latent: if has("latent_in") { get("latent_in") } else { Latent::zeros(&shape) },
         noise,
         mask,
+        keeps_clean: false,
         cfg: 1.0,
         seed: case.seed,
     };
@@ -184,7 +181,7 @@ fn check_run(golden: &Golden, case: &Case) {
 const FLUX: Case = Case {
     key: "flux_dev_micro_img2img",
     sampling: "flux_default",
-    format: LatentFormat::Flux,
+    format: &support::FLUX,
     sampler: Sampler::Euler,
     scheduler: Scheduler::Simple,
     plan: StepPlan { steps: 4, denoise: 0.6, start: None, end: None, force_full_denoise: false },
@@ -195,7 +192,7 @@ const FLUX: Case = Case {
 const SD15: Case = Case {
     key: "sd15_tiny_img2img",
     sampling: "sd15",
-    format: LatentFormat::Sd15,
+    format: &support::SD15,
     scheduler: Scheduler::Normal,
     plan: StepPlan { steps: 6, denoise: 0.5, start: None, end: None, force_full_denoise: false },
     ..FLUX
@@ -232,7 +229,7 @@ fn other_sizes_samplings_and_seeds() {
     let sd3 = Case {
         key: "sd35_micro",
         sampling: "sd3_shift3",
-        format: LatentFormat::Sd3,
+        format: &support::SD3,
         sampler: Sampler::DpmPp2m,
         scheduler: Scheduler::SgmUniform,
         plan: StepPlan::new(3, 1.0),
@@ -264,13 +261,14 @@ fn two_samplers_in_a_row() {
 fn small_request(sampling: &ModelSampling, sigmas: Vec<f32>) -> Request<'_> {
     Request {
         sampling,
-        format: LatentFormat::Sd15,
+        format: &support::SD15,
         sampler: Sampler::Euler,
         tuning: Tuning::default(),
         sigmas,
         noise: noise::prepare_noise(1, &[1, 4, 2, 2], None).unwrap(),
         latent: Latent::zeros(&[1, 4, 2, 2]),
         mask: None,
+        keeps_clean: false,
         cfg: 1.0,
         seed: 1,
     }

@@ -103,7 +103,7 @@ fn scheduler_nodes() {
                 let terminal = inputs["stretch"].as_bool().unwrap().then(|| number("terminal"));
                 nodes::ltxv(steps, number("max_shift"), number("base_shift"), terminal, 4096)
             }
-            "Flux2Scheduler" => nodes::flux2(steps, whole("width"), whole("height")),
+            "Flux2Scheduler" => nodes::size_dependent_flow(steps, whole("width"), whole("height")),
             other => panic!("no scheduler is called {other}"),
         };
         check(&case.to_string(), &got.unwrap(), &numbers(&case["sigmas"]));
@@ -151,7 +151,7 @@ fn model_samplings_follow_the_reference() {
         ("edm", ModelSampling::continuous_edm(Parameterization::Edm, (0.002, 80.0), 0.5)),
         ("continuous_v", ModelSampling::continuous_v(Parameterization::V, (0.002, 500.0), 1.0)),
         ("flow", ModelSampling::flow(3.0, 1000.0)),
-        ("flux", ModelSampling::flux(1.15)),
+        ("flux", ModelSampling::exponential_flow(1.15)),
     ] {
         let want = &golden[name];
         let compare = |key: &str, got: &[f32]| check(&format!("{name} {key}"), got, &numbers(&want[key]));

@@ -7,7 +7,7 @@
 mod support;
 
 use sampling::{
-    Conditioning, Latent, LatentFormat, ModelSampling, Parameterization, Predictor, Request, Sampler, Silent,
+    Conditioning, Latent, LatentSpec, ModelSampling, Parameterization, Predictor, Request, Sampler, Silent,
     Tuning, noise, sample,
 };
 use support::{data, latent};
@@ -45,7 +45,7 @@ impl Predictor for Toy {
 struct Family {
     name: &'static str,
     sampling: ModelSampling,
-    format: LatentFormat,
+    format: &'static LatentSpec,
 }
 
 fn families() -> [Family; 2] {
@@ -53,9 +53,9 @@ fn families() -> [Family; 2] {
         Family {
             name: "eps",
             sampling: ModelSampling::discrete(Parameterization::Eps, false),
-            format: LatentFormat::Sd15,
+            format: &support::SD15,
         },
-        Family { name: "flux", sampling: ModelSampling::flux(1.15), format: LatentFormat::Flux },
+        Family { name: "flux", sampling: ModelSampling::exponential_flow(1.15), format: &support::FLUX },
     ]
 }
 
@@ -88,6 +88,7 @@ fn run(
         latent: Latent::zeros(want.shape()),
         noise: noise::prepare_noise(seed, want.shape(), None).unwrap(),
         mask: None,
+        keeps_clean: false,
         cfg: 2.5,
         seed,
     };
@@ -168,18 +169,19 @@ fn levels_may_rise() {
 
 #[test]
 fn only_cfg_pp_predicts_the_negative_without_guidance() {
-    let sampling = ModelSampling::flux(1.15);
+    let sampling = ModelSampling::exponential_flow(1.15);
     let shape = [1, 16, 2, 2];
     for &sampler in Sampler::ALL {
         let request = Request {
             sampling: &sampling,
-            format: LatentFormat::Flux,
+            format: &support::FLUX,
             sampler,
             tuning: Tuning::default(),
             sigmas: vec![0.9, 0.6, 0.3, 0.1],
             latent: Latent::zeros(&shape),
             noise: noise::prepare_noise(1, &shape, None).unwrap(),
             mask: None,
+            keeps_clean: false,
             cfg: 1.0,
             seed: 1,
         };

@@ -93,6 +93,13 @@ pub fn sd_turbo(sampling: &ModelSampling, steps: usize, denoise: f64) -> Result<
     Ok(timesteps.skip(skipped).take(steps).map(|t| sampling.sigma(t)).chain([0.0]).collect())
 }
 
+/// The logarithm of LTX-Video's shift for a number of latent positions: `base` at 1024, `max` at 4096, linear between and
+/// beyond.
+pub fn ltxv_shift(max_shift: f64, base_shift: f64, tokens: usize) -> f64 {
+    let slope = (max_shift - base_shift) / (4096.0 - 1024.0);
+    tokens as f64 * slope + (base_shift - slope * 1024.0)
+}
+
 /// LTX-Video: a flow whose shift grows with the number of latent positions (4096 when unknown).
 ///
 /// `terminal`, where given, stretches the levels so that the last above zero is that.
@@ -104,8 +111,7 @@ pub fn ltxv(
     tokens: usize,
 ) -> Result<Vec<f32>, Error> {
     check_steps("ltxv", steps)?;
-    let slope = (max_shift - base_shift) / (4096.0 - 1024.0);
-    let shift = (tokens as f64 * slope + (base_shift - slope * 1024.0)).exp() as f32;
+    let shift = ltxv_shift(max_shift, base_shift, tokens).exp() as f32;
     let mut sigmas = linspace(1.0, 0.0, steps + 1);
     for sigma in sigmas.iter_mut().filter(|s| **s != 0.0) {
         *sigma = shift * (1.0 / (shift + (1.0 / *sigma - 1.0)));
@@ -121,8 +127,8 @@ pub fn ltxv(
 }
 
 /// FLUX.2: a flow whose shift was fitted to image size and number of steps.
-pub fn flux2(steps: usize, width: usize, height: usize) -> Result<Vec<f32>, Error> {
-    check_steps("flux2", steps)?;
+pub fn size_dependent_flow(steps: usize, width: usize, height: usize) -> Result<Vec<f32>, Error> {
+    check_steps("the size-dependent flow", steps)?;
     let tokens = (width as f64 * height as f64 / 256.0).round_ties_even();
     let many = 0.00016927 * tokens + 0.45666666;
     let mu = if tokens > 4300.0 {
