@@ -32,3 +32,4 @@ pub use profile::{DeviceProfile, Learnt, MachineProfile, OpCost, PeerProfile, Sp
 pub use request::{
     BlockSpec, DeviceSpec, Overfull, PeerLink, PlanRequest, RemotePolicy, RingLimits, is_tiny,
 };
+pub use table::seconds;

@@ -28,6 +28,9 @@ pub struct PlanRequest {
     pub ring: RingLimits,
     /// What to do with byte amounts that together exceed the model.
     pub overfull: Overfull,
+    /// What a byte that arrives takes of the computing device's memory, beside its time on the link: copies and computing
+    /// share that memory, so a plan that copies less is better than one that is as fast by the links alone.
+    pub arrival_s_per_byte: f64,
     /// Whether links and block times were measured. If not, the plan has no times to show.
     pub speeds_known: bool,
 }
@@ -46,6 +49,7 @@ impl PlanRequest {
             remote: RemotePolicy::default(),
             ring: RingLimits::default(),
             overfull: Overfull::default(),
+            arrival_s_per_byte: 0.0,
             speeds_known: true,
         }
     }

@@ -69,8 +69,14 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "\nallocation {}", plan.to_allocation())
 }
 
-fn seconds(seconds: f64) -> String {
-    if seconds >= 1.0 { format!("{seconds:.2} s") } else { format!("{:.1} ms", seconds * 1e3) }
+/// A time as people say it: `21.4 ms`, `3.20 s`, `33 min 13 s`.
+#[must_use]
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 120.0 => format!("{} min {:02} s", (s.round() / 60.0).floor(), s.round() % 60.0),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s => format!("{:.1} ms", s * 1e3),
+    }
 }
 
 /// Blocks of one family (`double_blocks.*`) with the same place.
@@ -135,5 +141,23 @@ fn split_name(name: &str) -> (&str, Option<u64>) {
             number.parse().map_or((name, None), |number| (family, Some(number)))
         }
         _ => (name, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_as_people_say_them() {
+        for (time, text) in [
+            (0.0214, "21.4 ms"),
+            (3.2, "3.20 s"),
+            (1993.05, "33 min 13 s"),
+            (120.0, "2 min 00 s"),
+            (179.7, "3 min 00 s"),
+        ] {
+            assert_eq!(seconds(time), text);
+        }
     }
 }

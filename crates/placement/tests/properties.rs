@@ -96,6 +96,7 @@ fn any_request() -> impl Strategy<Value = PlanRequest> {
                 remote,
                 ring: RingLimits::default(),
                 overfull,
+                arrival_s_per_byte: 0.0,
                 speeds_known: true,
             }
         },

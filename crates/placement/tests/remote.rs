@@ -257,3 +257,28 @@ fn two_accelerators_and_the_host_come_near_the_best_of_all_possibilities() {
         assert!(ratio <= 1.03, "{ratio} for {split:?}: {text}");
     }
 }
+
+#[test]
+fn of_two_ways_that_are_as_fast_the_one_that_copies_less_is_chosen() {
+    let device = |id: DeviceId| DeviceSpec {
+        id,
+        total_bytes: 1 << 40,
+        available_bytes: 1 << 40,
+        link_bytes_per_s: 55.0 * GB,
+        compute_factor: if id == C1 { 1.002 } else { 1.0 },
+        // So fast that streaming from the other card hides completely.
+        reaches: [C0, C1].map(|device| PeerLink { device, bytes_per_s: 2000.0 * GB }).to_vec(),
+    };
+    let block = |i: usize| BlockSpec {
+        name: format!("blocks.{i}"),
+        bytes: 415_000_000,
+        compute_seconds: 0.0022,
+        pinned: false,
+    };
+    let mut request = PlanRequest::new((0..57).map(block).collect(), [CPU, C0, C1].map(device).to_vec(), C0);
+    request.allocation = AllocationText::parse("cuda:0,50%;cuda:1,50%").unwrap();
+    request.activation_bytes = 28_000_000;
+    assert!(plan(&request).unwrap().streamed_bytes() > 0, "by the links alone streaming is a little faster");
+    request.arrival_s_per_byte = 2.0 / 4800e9;
+    assert_eq!(plan(&request).unwrap().streamed_bytes(), 0, "but it takes memory from computing");
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use checkpoint::{Checkpoint, Entry};
 
-use crate::{Manifest, Result, WeightSpec};
+use crate::{Companions, Manifest, Result, WeightSpec};
 
 /// Which names are of which block.
 #[derive(Debug)]
@@ -83,17 +83,23 @@ impl Manifest {
     }
 }
 
+/// What stands beside a weight, unless it is nothing that this weight can have.
+fn companions(checkpoint: &Checkpoint, entry: &Entry) -> Companions {
+    let companions = Companions::of(checkpoint, entry);
+    let one = companions.scale.as_ref().is_some_and(|scale| scale.bytes.len() == 4);
+    if entry.encoding().scheme().is_some() || one { companions } else { Companions::default() }
+}
+
 fn specs(checkpoint: &Checkpoint, entries: &[&Entry]) -> Vec<WeightSpec> {
     let spec = |entry: &&Entry| WeightSpec {
         name: entry.name().to_owned(),
         encoding: entry.encoding(),
         kept_as: entry.encoding(),
         shape: *entry.stored_shape(),
+        padded: None,
         bytes: checkpoint.entry_bytes(entry),
-        scale: checkpoint
-            .scale_of(entry)
-            .filter(|scale| scale.len() == 4)
-            .map(|scale| checkpoint.entry_bytes(scale)),
+        companions: companions(checkpoint, entry),
+        rounds_patches: false,
     };
     entries.iter().map(spec).collect()
 }
@@ -132,7 +138,7 @@ mod tests {
                 checkpoint.entries().iter().filter(|entry| checkpoint.is_companion(entry)).count();
             assert_eq!(manifest.weights().len() + companions, checkpoint.entries().len());
             assert!(manifest.blocks()[0].fixed && manifest.blocks()[1].name == "double_blocks.0", "{name}");
-            assert_eq!(manifest.weights().iter().any(|w| w.scale.is_some()), companions > 0);
+            assert_eq!(manifest.weights().iter().any(|w| !w.companions.is_empty()), companions > 0);
         }
     }
 }

@@ -83,8 +83,10 @@ fn uncast(
         if !spec.is_cast() {
             visit(layout.offset(index), &spec.bytes)?;
         }
-        if let (Some(offset), Some(scale)) = (layout.scale_offset(index), &spec.scale) {
-            visit(offset, scale)?;
+        for (offset, companion) in layout.companion_offsets(index).into_iter().zip(spec.companions.all()) {
+            if let (Some(offset), Some(companion)) = (offset, companion) {
+                visit(offset, &companion.bytes)?;
+            }
         }
     }
     Ok(())
@@ -149,6 +151,7 @@ mod tests {
     use testkit::SafetensorsWriter;
 
     use super::*;
+    use crate::Companions;
 
     /// Every value of every weight is in exactly one run, none is longer than it may be, and neighbours travel together.
     #[test]
@@ -168,8 +171,10 @@ mod tests {
                 encoding: entry.encoding(),
                 kept_as: DType::F8E4M3.into(),
                 shape: *entry.shape(),
+                padded: None,
                 bytes: file.entry_bytes(entry),
-                scale: None,
+                companions: Companions::default(),
+                rounds_patches: false,
             }
         };
         let specs: Vec<WeightSpec> = shapes.map(spec).into();

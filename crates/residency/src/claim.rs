@@ -44,16 +44,10 @@ impl fmt::Debug for ModelClaim {
 pub(crate) struct Usage {
     /// Claims and sessions.
     references: AtomicUsize,
-    sessions: AtomicUsize,
     superseded: AtomicBool,
 }
 
 impl Usage {
-    /// Sessions that use its copies.
-    pub(crate) fn sessions(&self) -> usize {
-        self.sessions.load(Ordering::SeqCst)
-    }
-
     /// Whether another model took its place.
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::SeqCst)
@@ -69,26 +63,19 @@ pub(crate) struct Reference {
     id: ModelId,
     usage: Arc<Usage>,
     models: Weak<Models>,
-    is_session: bool,
 }
 
 impl Reference {
     /// Counts one more. The registry must be locked meanwhile, so that the model cannot leave at the same moment.
-    pub(crate) fn new(model: &LoadedModel, models: &Arc<Models>, is_session: bool) -> Reference {
+    pub(crate) fn new(model: &LoadedModel, models: &Arc<Models>) -> Reference {
         let usage = Arc::clone(model.usage());
         usage.references.fetch_add(1, Ordering::SeqCst);
-        if is_session {
-            usage.sessions.fetch_add(1, Ordering::SeqCst);
-        }
-        Reference { id: model.id(), usage, models: Arc::downgrade(models), is_session }
+        Reference { id: model.id(), usage, models: Arc::downgrade(models) }
     }
 }
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        if self.is_session {
-            self.usage.sessions.fetch_sub(1, Ordering::SeqCst);
-        }
         if self.usage.references.fetch_sub(1, Ordering::SeqCst) == 1
             && let Some(models) = self.models.upgrade()
         {

@@ -42,11 +42,8 @@ impl PinnedFiles {
         }
         let mut regions: Vec<EntryBytes> = Vec::new();
         for specs in blocks {
-            let mut pieces: Vec<EntryBytes> = specs
-                .iter()
-                .flat_map(|spec| std::iter::once(&spec.bytes).chain(&spec.scale))
-                .map(EntryBytes::whole_pages)
-                .collect();
+            let mut pieces: Vec<EntryBytes> =
+                specs.iter().flat_map(WeightSpec::pieces).map(EntryBytes::whole_pages).collect();
             pieces.sort_by_key(|piece| piece.place().start);
             pieces.into_iter().for_each(|piece| add_region(&mut regions, piece));
         }

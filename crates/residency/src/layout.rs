@@ -1,11 +1,12 @@
-//! How a block's weights lie in one buffer: each at an aligned offset, in the order of the file, scales behind them.
+//! How a block's weights lie in one buffer: each at an aligned offset, in the order of the file, scales behind
+//! them.
 //! The same layout holds on the host, on donors and in the slots of a ring, so a block moves as one copy; and one that
 //! lies in one piece in its file can move from there as one, too.
 
 use device::{Buffer, Operand};
-use meta::Encoding;
 use tensor::Weight;
 
+use crate::companion::Companions;
 use crate::manifest::{Manifest, WeightSpec};
 
 /// Every weight starts at a multiple of this, which suits all devices.
@@ -21,7 +22,7 @@ pub(crate) struct BlockLayout {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     weight: usize,
-    scale: Option<usize>,
+    companions: [Option<usize>; Companions::MOST],
 }
 
 impl BlockLayout {
@@ -35,12 +36,14 @@ impl BlockLayout {
         let specs = manifest.weights_of(block);
         let mut in_file: Vec<usize> = (0..specs.len()).collect();
         in_file.sort_by_key(|index| specs[*index].bytes.place().start);
-        let mut places = vec![Place { weight: 0, scale: None }; specs.len()];
+        let mut places = vec![Place { weight: 0, companions: [None; Companions::MOST] }; specs.len()];
         for index in &in_file {
             places[*index].weight = take(specs[*index].kept_bytes());
         }
         for index in in_file {
-            places[index].scale = specs[index].scale.as_ref().map(|scale| take(scale.as_ref().len()));
+            let all = specs[index].companions.all();
+            places[index].companions =
+                all.map(|companion| companion.map(|companion| take(companion.bytes.len())));
         }
         BlockLayout { places, len }
     }
@@ -55,9 +58,9 @@ impl BlockLayout {
         self.places[weight].weight
     }
 
-    /// Where a weight's scale starts, if it has one.
-    pub(crate) fn scale_offset(&self, weight: usize) -> Option<usize> {
-        self.places[weight].scale
+    /// Where the companions of a weight start, those that it has.
+    pub(crate) fn companion_offsets(&self, weight: usize) -> [Option<usize>; Companions::MOST] {
+        self.places[weight].companions
     }
 
     /// Calls `visit` with every piece of a block none of whose weights is cast: its offset and its bytes in the file.
@@ -68,8 +71,10 @@ impl BlockLayout {
     ) -> Result<(), E> {
         for (place, spec) in self.places.iter().zip(specs) {
             visit(place.weight, &spec.bytes)?;
-            if let (Some(at), Some(scale)) = (place.scale, &spec.scale) {
-                visit(at, scale)?;
+            for (at, companion) in place.companions.into_iter().zip(spec.companions.all()) {
+                if let (Some(at), Some(companion)) = (at, companion) {
+                    visit(at, &companion.bytes)?;
+                }
             }
         }
         Ok(())
@@ -101,11 +106,11 @@ impl BlockLayout {
     /// The block's weights as they lie in `buffer`.
     pub(crate) fn weights(&self, specs: &[WeightSpec], buffer: &Buffer) -> device::Result<Vec<Weight>> {
         let weight = |(place, spec): (&Place, &WeightSpec)| {
-            let weight = Weight::new(Operand::new(buffer.clone(), spec.kept_as, spec.shape, place.weight)?);
-            match place.scale {
-                None => Ok(weight),
-                Some(at) => Ok(weight.scaled(Operand::new(buffer.clone(), Encoding::F32, [1], at)?)),
-            }
+            let stored = Operand::new(buffer.clone(), spec.kept_as, *spec.stored_shape(), place.weight)?;
+            spec.assemble(stored, |index, companion| {
+                let at = place.companions[index].unwrap_or(0);
+                Operand::new(buffer.clone(), companion.encoding, companion.shape, at)
+            })
         };
         self.places.iter().zip(specs).map(weight).collect()
     }

@@ -8,7 +8,8 @@
 //!                             └── short: device copies of others go  └── dropped: the slot is free again
 //! ```
 //!
-//! The file is the one source of every weight. What a device holds is a copy that can be forgotten at
+//! A model may have several stagings at once: copies on another device, under a plan for it, or with another patch set, each
+//! with its ring ([`Residency::open_as`]). The file is the one source of every weight. What a device holds is a copy that can be forgotten at
 //! any time; nothing is ever written back, and nothing is read back. A model leaves the registry only by
 //! [`Residency::unload`], by a [free request](Residency::free), or when another took its place
 //! ([`Residency::supersede`]) and nothing refers to it any more; never because memory is short.
@@ -17,6 +18,7 @@
 mod blocks;
 mod cast;
 mod claim;
+mod companion;
 mod error;
 mod free;
 mod host;
@@ -32,10 +34,13 @@ mod ring;
 mod session;
 mod snapshot;
 mod staged;
+mod staging;
 mod store;
+mod tables;
 
 pub use blocks::BlockNames;
 pub use claim::ModelClaim;
+pub use companion::{Companion, Companions};
 pub use device::Cancel;
 pub use error::{Error, Result};
 pub use free::{FreeFlags, FreeReport, FreeRequest, ModelNote};
@@ -47,4 +52,4 @@ pub use retention::Retention;
 pub use ring::StreamStats;
 pub use session::{Lease, LinearPart, Session};
 pub use snapshot::{Snapshot, SnapshotSeries};
-pub use store::{LoadOptions, Residency};
+pub use store::{LoadOptions, Opening, Residency};

@@ -6,6 +6,7 @@ use std::ops::Range;
 use checkpoint::EntryBytes;
 use meta::{DType, Encoding, Shape};
 
+use crate::companion::Companions;
 use crate::{Error, Result};
 
 /// One weight of a model.
@@ -19,10 +20,14 @@ pub struct WeightSpec {
     pub kept_as: Encoding,
     /// Its shape.
     pub shape: Shape,
+    /// The shape that it is stored in, where that is filled up to whole blocks.
+    pub padded: Option<Shape>,
     /// Its bytes in the mapped file.
     pub bytes: EntryBytes,
-    /// One f32 in the file that multiplies it (scaled fp8).
-    pub scale: Option<EntryBytes>,
+    /// What stands beside it in the file.
+    pub companions: Companions,
+    /// Whether patches are rounded into its 16 bits, even where computing is finer ([`Manifest::rounding_patches`]).
+    pub rounds_patches: bool,
 }
 
 impl WeightSpec {
@@ -31,7 +36,12 @@ impl WeightSpec {
         self.kept_as != self.encoding
     }
 
-    /// Bytes that a copy of it has on a device, without its scale.
+    /// The shape that it is stored in.
+    pub fn stored_shape(&self) -> &Shape {
+        self.padded.as_ref().unwrap_or(&self.shape)
+    }
+
+    /// Bytes that a copy of it has on a device, without what stands beside it.
     pub fn kept_bytes(&self) -> usize {
         if self.is_cast() {
             // A cast changes the size of elements, never their number.
@@ -60,7 +70,18 @@ pub struct Manifest {
     family: String,
     weights: Vec<WeightSpec>,
     blocks: Vec<BlockSpec>,
+    /// What stays in the files.
+    pub(crate) tables: Vec<WeightSpec>,
     by_name: HashMap<String, usize>,
+    /// Layers by their names, so that a forward pass makes no names of weights out of them.
+    layers: HashMap<String, Layer>,
+}
+
+/// A layer: the weights `name.weight` and `name.bias`, by index in the manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layer {
+    pub(crate) weight: usize,
+    pub(crate) bias: Option<usize>,
 }
 
 impl Manifest {
@@ -72,7 +93,9 @@ impl Manifest {
                 family: family.into(),
                 weights: Vec::new(),
                 blocks: Vec::new(),
+                tables: Vec::new(),
                 by_name: HashMap::new(),
+                layers: HashMap::new(),
             },
         }
     }
@@ -107,6 +130,11 @@ impl Manifest {
         self.by_name.get(name).copied()
     }
 
+    /// The weights of the layer of this name; none if there is no weight `name.weight`.
+    pub(crate) fn layer(&self, name: &str) -> Option<Layer> {
+        self.layers.get(name).copied()
+    }
+
     /// The block that a weight is in.
     pub fn block_of(&self, weight: usize) -> Option<usize> {
         self.blocks.iter().position(|block| block.weights.contains(&weight))
@@ -114,7 +142,11 @@ impl Manifest {
 
     /// Bytes of a block as it is kept.
     pub fn block_bytes(&self, block: usize) -> u64 {
-        self.weights_of(block).iter().map(|weight| weight.kept_bytes() as u64).sum()
+        let bytes = |weight: &WeightSpec| {
+            let beside = weight.pieces().skip(1).map(|bytes| bytes.len()).sum::<usize>();
+            (weight.kept_bytes() + beside) as u64
+        };
+        self.weights_of(block).iter().map(bytes).sum()
     }
 
     /// Whether weights of a block are cast on their way from the file.
@@ -126,7 +158,7 @@ impl Manifest {
     /// even, as PyTorch converts. A model whose weights have scales beside them is narrow already and stays as it is, and
     /// so do weights of 8 bits.
     pub fn kept_as(mut self, dtype: DType) -> Result<Manifest> {
-        if self.weights.iter().any(|weight| weight.scale.is_some()) {
+        if self.weights.iter().any(|weight| weight.companions.scale.is_some()) {
             return Ok(self);
         }
         for weight in &mut self.weights {
@@ -142,6 +174,14 @@ impl Manifest {
         Ok(self)
     }
 
+    /// The same model, into whose weights of 16 bits patches are merged and rounded whatever it is computed in. The
+    /// reference does so with text encoders, which it keeps as their files have them.
+    #[must_use]
+    pub fn rounding_patches(mut self) -> Manifest {
+        self.weights.iter_mut().for_each(|weight| weight.rounds_patches = true);
+        self
+    }
+
     /// Bytes of the model as it is kept.
     pub fn bytes(&self) -> u64 {
         (0..self.blocks.len()).map(|block| self.block_bytes(block)).sum()
@@ -149,12 +189,16 @@ impl Manifest {
 
     /// An error if a file is not as it was when it was opened.
     pub(crate) fn verify(&self) -> Result<()> {
-        Manifest::files_of(&self.weights).iter().try_for_each(|bytes| self.verify_file(bytes))
+        Manifest::files_of(self.weights.iter().chain(&self.tables))
+            .iter()
+            .try_for_each(|bytes| self.verify_file(bytes))
     }
 
     /// Whether nobody found a file changed or damaged so far.
     pub(crate) fn is_intact(&self) -> bool {
-        Manifest::files_of(&self.weights).iter().all(|bytes| bytes.check_intact().is_ok())
+        Manifest::files_of(self.weights.iter().chain(&self.tables))
+            .iter()
+            .all(|bytes| bytes.check_intact().is_ok())
     }
 
     /// An error if the file of these bytes is not as it was when it was opened.
@@ -189,25 +233,45 @@ impl ManifestBuilder {
         self
     }
 
+    /// Adds a table that stays in its file, and of which only rows travel ([`Session::rows`](crate::Session::rows)).
+    pub fn table(mut self, table: WeightSpec) -> ManifestBuilder {
+        self.manifest.tables.push(table);
+        self
+    }
+
     /// The manifest, if every weight has its own name and as many bytes as its shape needs.
     pub fn finish(self) -> Result<Manifest> {
         let mut manifest = self.manifest;
         let fault = |reason: String| Error::Manifest { name: manifest.name.clone(), reason };
         let mut by_name = HashMap::new();
-        for (index, weight) in manifest.weights.iter().enumerate() {
+        for (index, weight) in manifest.weights.iter().chain(&manifest.tables).enumerate() {
             let have = weight.bytes.as_ref().len() as u64;
-            let want = weight.encoding.bytes(&weight.shape).map_err(device::Error::from)?;
+            let want = weight.encoding.bytes(weight.stored_shape()).map_err(device::Error::from)?;
             if have != want {
                 return Err(fault(format!("{} has {have} bytes, its shape needs {want}", weight.name)));
             }
-            if weight.scale.as_ref().is_some_and(|scale| scale.as_ref().len() != 4) {
+            let scale = weight.companions.scale.as_ref().map(|scale| scale.bytes.len());
+            if weight.encoding.scheme().is_none() && scale.is_some_and(|bytes| bytes != 4) {
                 return Err(fault(format!("the scale of {} is not one f32", weight.name)));
             }
             if by_name.insert(weight.name.clone(), index).is_some() {
                 return Err(fault(format!("{} occurs twice", weight.name)));
             }
         }
+        // Tables are in no block, so that nothing leases or patches them.
+        by_name.retain(|_, index| *index < manifest.weights.len());
+        manifest.layers = layers(&by_name);
         manifest.by_name = by_name;
         Ok(manifest)
     }
+}
+
+/// The layers that weights of these names make.
+fn layers(by_name: &HashMap<String, usize>) -> HashMap<String, Layer> {
+    let layer = |(name, &weight): (&String, &usize)| {
+        let name = name.strip_suffix(".weight")?;
+        let bias = by_name.get(&format!("{name}.bias")).copied();
+        Some((name.to_owned(), Layer { weight, bias }))
+    };
+    by_name.iter().filter_map(layer).collect()
 }

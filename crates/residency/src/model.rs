@@ -2,21 +2,21 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use device::{Cancel, Registry};
+use device::Registry;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::Plan;
 
 use crate::claim::Usage;
 use crate::manifest::Manifest;
-use crate::needs::{Bytes, HostSource, Needs};
-use crate::patching::{self, Places, Reserve, Reserved};
+use crate::needs::Bytes;
 use crate::retention::Retention;
-use crate::staged::{self, Staged};
-use crate::{Error, LoadOptions, Result, StepProfile, StreamStats};
+use crate::staged::Staged;
+use crate::staging::{Staging, Use};
+use crate::{LoadOptions, Opening, Result, StepProfile, StreamStats};
 
 /// A loaded model's name in the registry. It is never given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,19 +56,13 @@ pub struct ModelReport {
     pub profile: Option<StepProfile>,
 }
 
-/// A model in the registry.
-///
-/// Two locks: `changing` is held while copies are made, changed or forgotten, by whoever does that; `state` only for a
-/// moment at a time, so that whoever asks about a model never waits for its copies.
+/// A model in the registry: its weights, and the stagings that have copies of them.
 pub(crate) struct LoadedModel {
     id: ModelId,
     manifest: Manifest,
-    plan: Plan,
     dtype: Option<DType>,
-    source: HostSource,
-    needs: Needs,
     usage: Arc<Usage>,
-    changing: Mutex<()>,
+    /// Held for a moment at a time, and never while copies are made, changed or freed.
     state: Mutex<State>,
     /// Counts uses of all models, so that the least recent is the smallest.
     used_at: AtomicU64,
@@ -76,9 +70,25 @@ pub(crate) struct LoadedModel {
 
 struct State {
     retention: Retention,
-    staged: Option<Arc<Staged>>,
+    /// The patch set of sessions that say nothing of theirs.
     patches: PatchSet,
+    /// The first is that of the plan under which the model was loaded, and is always there; others are forgotten with
+    /// their copies.
+    stagings: Vec<Arc<Staging>>,
     last_used: SystemTime,
+}
+
+impl State {
+    fn main(&self) -> &Arc<Staging> {
+        &self.stagings[0]
+    }
+
+    /// Forgets places for copies that have none and are in nobody's use.
+    fn forget_places(&mut self) {
+        let main = Arc::clone(self.main());
+        self.stagings
+            .retain(|staging| Arc::ptr_eq(staging, &main) || staging.is_used() || staging.staged().is_some());
+    }
 }
 
 impl LoadedModel {
@@ -90,21 +100,16 @@ impl LoadedModel {
         devices: &Registry,
         options: LoadOptions,
     ) -> Result<LoadedModel> {
-        let source = HostSource::of(&plan, devices)?;
         let LoadOptions { retention, dtype, .. } = options;
-        let state = State { retention, staged: None, patches: PatchSet::new(), last_used: SystemTime::now() };
-        Ok(LoadedModel {
-            id,
-            needs: Needs::of(&manifest, &plan, source, devices)?,
-            manifest,
-            plan,
-            dtype,
-            source,
-            usage: Arc::default(),
-            changing: Mutex::new(()),
-            state: Mutex::new(state),
-            used_at: AtomicU64::new(0),
-        })
+        let main = Staging::new(&manifest, plan, devices, dtype, PatchSet::new())?;
+        let state = State {
+            retention,
+            patches: PatchSet::new(),
+            stagings: vec![Arc::new(main)],
+            last_used: SystemTime::now(),
+        };
+        let (usage, state, used_at) = (Arc::default(), Mutex::new(state), AtomicU64::new(0));
+        Ok(LoadedModel { id, manifest, dtype, usage, state, used_at })
     }
 
     pub(crate) fn id(&self) -> ModelId {
@@ -115,13 +120,19 @@ impl LoadedModel {
         &self.manifest
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.plan
+    /// The staging of the plan under which it was loaded.
+    pub(crate) fn main(&self) -> Arc<Staging> {
+        Arc::clone(self.lock().main())
     }
 
-    /// Bytes that its copies take of each device.
-    pub(crate) fn needs(&self) -> &Needs {
-        &self.needs
+    /// All its stagings.
+    pub(crate) fn stagings(&self) -> Vec<Arc<Staging>> {
+        self.lock().stagings.clone()
+    }
+
+    /// The copies of its stagings that have some, that of its own plan first.
+    pub(crate) fn copies(&self) -> Vec<Arc<Staged>> {
+        self.lock().stagings.iter().filter_map(|staging| staging.staged()).collect()
     }
 
     /// Who refers to it.
@@ -147,134 +158,97 @@ impl LoadedModel {
         self.lock().last_used = SystemTime::now();
     }
 
-    /// The right to make or change its copies; waits for whoever has it.
-    pub(crate) fn change(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The same, if nobody has it.
-    fn try_change(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.changing.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
+    /// The staging for a session, and the patch set that it is to have. One that has just this set on this device is
+    /// shared; else one that nobody uses gets it; else there is one more.
+    pub(crate) fn choose(&self, devices: &Registry, opening: Opening) -> Result<(Use, PatchSet)> {
+        let mut state = self.lock();
+        let Opening { plan, patches } = opening;
+        let patches = patches.unwrap_or_else(|| state.patches.clone());
+        let device = plan.as_ref().map_or(state.main().plan().compute, |plan| plan.compute);
+        let there: Vec<&Arc<Staging>> =
+            state.stagings.iter().filter(|staging| staging.plan().compute == device).collect();
+        let mut same: Vec<&Arc<Staging>> =
+            there.iter().copied().filter(|staging| staging.has(&patches)).collect();
+        let mut idle: Vec<&Arc<Staging>> =
+            there.iter().copied().filter(|staging| !staging.is_used()).collect();
+        // Copies that are there are better than a place for some.
+        for found in [&mut same, &mut idle] {
+            found.sort_by_key(|staging| staging.staged().is_none());
         }
-    }
-
-    pub(crate) fn staged(&self) -> Option<Arc<Staged>> {
-        self.lock().staged.clone()
-    }
-
-    /// Bytes that the patches in force take of each device.
-    pub(crate) fn patch_bytes(&self, devices: &Registry) -> Result<Bytes> {
-        let patches = self.lock().patches.clone();
-        if patches.is_empty() {
-            return Ok(Bytes::new());
+        if let Some(staging) = same.first().or(idle.first()) {
+            let used = staging.use_it();
+            staging.want(patches.clone());
+            return Ok((used, patches));
         }
-        let lanes = staged::lanes(&self.plan, devices, self.dtype)?;
-        patching::bytes_of(&Places { manifest: &self.manifest, plan: &self.plan, lanes: &lanes }, &patches)
+        let plan = plan.or_else(|| there.first().map(|staging| staging.plan().clone()));
+        let plan = plan.unwrap_or_else(|| state.main().plan().clone());
+        let staging = Arc::new(Staging::new(&self.manifest, plan, devices, self.dtype, patches.clone())?);
+        let used = staging.use_it();
+        state.forget_places();
+        state.stagings.push(staging);
+        Ok((used, patches))
     }
 
-    /// Makes the copies, out of bytes that were reserved. Whoever calls has the right to change them.
-    pub(crate) fn stage(
-        &self,
-        devices: &Registry,
-        mut reserved: Reserved,
-        cancel: &Cancel,
-    ) -> Result<Arc<Staged>> {
-        let places = (devices, self.source);
-        let staged = Staged::new(&self.manifest, &self.plan, places, &mut reserved, self.dtype, cancel)?;
-        let patches = self.lock().patches.clone();
-        // What the patches take was reserved with the rest.
-        staged.patch(
-            &self.manifest,
-            &self.plan,
-            &patches,
-            &mut |_| Ok(std::mem::take(&mut reserved)),
-            cancel,
-        )?;
-        // Copies of a file that changed while they were made are worth nothing.
-        self.manifest.verify()?;
-        let staged = Arc::new(staged);
-        self.lock().staged = Some(Arc::clone(&staged));
-        Ok(staged)
-    }
-
-    /// Puts a patch set in force. Copies that exist are changed where the sets differ, unless a session uses them; the
-    /// number of weights touched. Whoever calls has the right to change them.
-    pub(crate) fn patch(
-        &self,
-        patches: PatchSet,
-        reserve: &mut Reserve<'_>,
-        cancel: &Cancel,
-    ) -> Result<usize> {
-        let mut touched = 0;
-        if let Some(staged) = self.staged() {
-            if self.usage.sessions() > 0 {
-                return Err(Error::Device(device::Error::Device {
-                    device: self.plan.compute,
-                    action: format!("patching {}", self.manifest.name()),
-                    reason: "a session is using it".into(),
-                }));
-            }
-            let patched = staged.patch(&self.manifest, &self.plan, &patches, reserve, cancel);
-            // Weights are staged again from their file, with what is read from others.
-            let patched = patched.and_then(|touched| {
-                self.manifest.verify()?;
-                let verify = |bytes: &checkpoint::EntryBytes| self.manifest.verify_file(bytes);
-                patches.files().iter().try_for_each(verify).map(|()| touched)
-            });
-            touched = match patched {
-                Ok(touched) => touched,
-                Err(error) => {
-                    // Half patched is worse than not there: the next use stages it anew.
-                    drop(staged);
-                    self.forget_copies();
-                    return Err(error);
-                }
-            };
+    /// Says that sessions which say nothing of their patches have this set from now on, and that the copies under the
+    /// model's own plan are to have it, unless somebody uses them: then such sessions get others. The staging of those
+    /// copies, and the set before.
+    pub(crate) fn want(&self, patches: PatchSet) -> (Use, PatchSet) {
+        let mut state = self.lock();
+        let used = state.main().use_it();
+        if used.staging().users() == 1 {
+            used.staging().want(patches.clone());
         }
-        self.lock().patches = patches;
-        Ok(touched)
+        (used, std::mem::replace(&mut state.patches, patches))
     }
 
-    /// Forgets the copies, unless a session uses them or somebody is making or changing them; whether they are gone.
-    pub(crate) fn evict(&self) -> bool {
-        let Some(_changing) = self.try_change() else { return false };
-        if self.usage.sessions() > 0 {
-            return false;
+    /// Takes back what [`LoadedModel::want`] said, because the copies could not be made so.
+    pub(crate) fn take_back(&self, used: &Use, before: PatchSet) {
+        let mut state = self.lock();
+        if used.staging().users() == 1 {
+            used.staging().want(before.clone());
         }
-        self.forget_copies();
-        true
+        state.patches = before;
     }
 
-    /// Forgets the copies; a session that uses them keeps them until it ends.
+    /// Forgets the copies that nobody uses, makes or changes, but for those of one staging; whether some were forgotten.
+    pub(crate) fn evict(&self, except: Option<&Arc<Staging>>) -> bool {
+        let stagings = self.stagings();
+        let mut others =
+            stagings.iter().filter(|staging| except.is_none_or(|except| !Arc::ptr_eq(staging, except)));
+        let evicted = others.by_ref().filter(|staging| staging.evict()).count();
+        self.lock().forget_places();
+        evicted > 0
+    }
+
+    /// Forgets all copies; a session that uses them keeps them until it ends.
     pub(crate) fn forget_copies(&self) {
-        let gone = self.lock().staged.take();
-        drop(gone);
+        self.stagings().iter().for_each(|staging| staging.forget_copies());
+        self.lock().forget_places();
     }
 
-    /// Bytes that its copies and patches have on a device, if nobody uses them.
-    pub(crate) fn evictable_bytes(&self, device: DeviceId) -> u64 {
-        let Some(_changing) = self.try_change() else { return 0 };
-        if self.usage.sessions() > 0 {
-            return 0;
-        }
-        let state = self.lock();
-        let Some(staged) = &state.staged else { return 0 };
-        let patches = staged.patching().bytes().get(&device).copied().unwrap_or(0);
-        self.needs.kept.get(&device).copied().unwrap_or(0) + patches
+    /// Bytes that its copies and patches have on a device and nobody uses, but for those of one staging.
+    pub(crate) fn evictable_bytes(&self, device: DeviceId, except: Option<&Arc<Staging>>) -> u64 {
+        let stagings = self.stagings();
+        let others =
+            stagings.iter().filter(|staging| except.is_none_or(|except| !Arc::ptr_eq(staging, except)));
+        others.map(|staging| staging.evictable_bytes(device)).sum()
     }
 
     pub(crate) fn report(&self) -> ModelReport {
         let (name, family) = (self.manifest.name().to_owned(), self.manifest.family().to_owned());
-        let (plan, mut bytes) = (self.plan.clone(), Bytes::new());
         let state = self.lock();
-        if let Some(staged) = &state.staged {
-            bytes = self.needs.held();
-            for (device, patches) in staged.patching().bytes() {
-                *bytes.entry(*device).or_default() += patches;
+        let (plan, mut bytes, mut stats) =
+            (state.main().plan().clone(), Bytes::new(), StreamStats::default());
+        let mut profile = None;
+        let copies = state.stagings.iter().filter_map(|staging| Some((staging, staging.staged()?)));
+        let copies: Vec<(&Arc<Staging>, Arc<Staged>)> = copies.collect();
+        for (staging, staged) in &copies {
+            let held = staging.needs().held();
+            for (device, more) in held.iter().chain(staged.patching().bytes()) {
+                *bytes.entry(*device).or_default() += more;
             }
+            stats += staged.stats();
+            profile = profile.or_else(|| staged.recorder().latest());
         }
         ModelReport {
             id: self.id,
@@ -283,11 +257,11 @@ impl LoadedModel {
             retention: state.retention,
             bytes: bytes.into_iter().collect(),
             plan,
-            staged: state.staged.is_some(),
+            staged: !copies.is_empty(),
             superseded: self.usage.is_superseded(),
             last_used: state.last_used,
-            stats: state.staged.as_ref().map(|staged| staged.stats()).unwrap_or_default(),
-            profile: state.staged.as_ref().and_then(|staged| staged.recorder().latest()),
+            stats,
+            profile,
         }
     }
 

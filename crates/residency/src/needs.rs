@@ -134,8 +134,11 @@ pub(crate) enum Way {
 
 impl Way {
     pub(crate) fn of(spec: &WeightSpec, lane: &Lane) -> Way {
-        let coarser = spec.scale.is_some()
-            || spec.kept_as.dtype().is_none_or(|dtype| dtype.bytes() < lane.dtype().bytes());
+        let holds = |dtype: DType| {
+            let wanted = if spec.rounds_patches { DType::F16.bytes() } else { lane.dtype().bytes() };
+            dtype.bytes() >= wanted.min(lane.dtype().bytes())
+        };
+        let coarser = spec.companions.scale.is_some() || !spec.kept_as.dtype().is_some_and(holds);
         match coarser {
             false => Way::Merged,
             true if spec.shape.rank() == 2 => Way::Beside,

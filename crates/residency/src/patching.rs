@@ -28,8 +28,8 @@ pub(crate) type Reserve<'a> = dyn FnMut(&Bytes) -> Result<Reserved> + 'a;
 #[derive(Clone, Default)]
 pub(crate) struct Patching {
     set: PatchSet,
-    /// Weights whose kept form cannot hold the patches, by name.
-    patched: HashMap<String, Patched>,
+    /// Weights whose kept form cannot hold the patches, by index in the manifest.
+    patched: HashMap<usize, Patched>,
     /// What is merged into the weights of streamed blocks, by block and by place in the block.
     merges: HashMap<usize, BTreeMap<usize, Merge>>,
     /// Merged weights of blocks that lie in the mapped file, by index in the manifest.
@@ -79,8 +79,8 @@ impl Patching {
     }
 
     /// What is used beside or instead of a weight as it is kept.
-    pub(crate) fn patched(&self, weight: &str) -> Option<&Patched> {
-        self.patched.get(weight)
+    pub(crate) fn patched(&self, weight: usize) -> Option<&Patched> {
+        self.patched.get(&weight)
     }
 
     /// Bytes of all that, by device.
@@ -100,7 +100,7 @@ impl Patching {
 
     /// Forgets what is there for a weight, unless it serves the new patches as well; whether it does.
     fn reuse_or_forget(&mut self, changed: &Changed<'_>) -> bool {
-        self.patched.remove(&changed.spec.name);
+        self.patched.remove(&changed.index);
         self.own.remove(&changed.index);
         let Some(merges) = self.merges.get_mut(&changed.block) else { return false };
         let rescaled = merges.get(&changed.place).and_then(|merge| merge.with_strengths(changed.patches));
@@ -213,16 +213,16 @@ impl Staged {
         let mut allocate = |bytes: usize| allocate(device, reserved, bytes);
         match (Way::of(spec, lane), changed.copies) {
             (Way::Beside, _) if !patches.is_empty() => {
-                let needs_weight = patches.iter().any(|patch| patch.adapter().needs_weight());
+                let needs_weight = patches.iter().any(Patch::needs_weight);
                 let weight = needs_weight.then(|| kept_weight(lane, spec)).transpose()?;
                 let beside = Beside::stage_in(lane, patches, weight.as_ref(), &mut allocate)?;
-                next.patched.insert(spec.name.clone(), Patched::Beside(beside));
+                next.patched.insert(changed.index, Patched::Beside(beside));
             }
             (Way::Instead, _) if !patches.is_empty() => {
                 let exact = merge_exactly(lane, &kept_weight(lane, spec)?, patches)?;
                 let weight = Weight::whole(allocate(exact.operand().extent())?, Encoding::F32, spec.shape)?;
                 exact.copy_into(&Tensor::new(weight.operand().clone(), lane.clone()))?;
-                next.patched.insert(spec.name.clone(), Patched::Instead(Box::new(weight)));
+                next.patched.insert(changed.index, Patched::Instead(Box::new(weight)));
             }
             (Way::Beside | Way::Instead, _) => {}
             (Way::Merged, Copies::Streamed) => {

@@ -32,6 +32,15 @@ pub struct StreamStats {
     pub stalled: Duration,
 }
 
+impl std::ops::AddAssign for StreamStats {
+    fn add_assign(&mut self, other: StreamStats) {
+        self.copies += other.copies;
+        self.bytes += other.bytes;
+        self.stalls += other.stalls;
+        self.stalled += other.stalled;
+    }
+}
+
 /// Slots, their copy stream, and what they hold.
 pub(crate) struct Ring {
     copies: Stream,

@@ -1,5 +1,6 @@
 //! Sessions and leases: how a model's forward pass gets its weights, block by block.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,13 +8,15 @@ use std::sync::Arc;
 use checkpoint::EntryBytes;
 use device::Cancel;
 use meta::{DeviceId, DeviceKind};
+use placement::Plan;
 use tensor::{Activation, Lane, Tensor, Weight};
 
 use crate::claim::Reference;
-use crate::manifest::Manifest;
+use crate::manifest::{Layer, Manifest};
 use crate::model::LoadedModel;
 use crate::patching::{Patched, Patching, merge_exactly};
 use crate::staged::Staged;
+use crate::staging::Use;
 use crate::{Error, Result, StreamStats};
 
 /// The use of a model whose copies are on their devices. They stay there while a session lives.
@@ -21,6 +24,7 @@ pub struct Session {
     /// The patches in force; they stay while the session lives.
     patching: Arc<Patching>,
     staged: Arc<Staged>,
+    staging: Use,
     model: Arc<LoadedModel>,
     cancel: Cancel,
     /// Where blocks compute; their work ends when the job is cancelled.
@@ -34,7 +38,7 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(
         model: Arc<LoadedModel>,
-        staged: Arc<Staged>,
+        (staging, staged): (Use, Arc<Staged>),
         cancel: Cancel,
         reference: Reference,
     ) -> Session {
@@ -42,11 +46,12 @@ impl Session {
         let lanes = staged.lanes().iter().map(|(id, lane)| (*id, lane.with_cancel(&cancel))).collect();
         let patching = staged.patching();
         let manifest = model.manifest();
-        let on_host = model.plan().blocks.iter().enumerate();
+        let on_host = staging.staging().plan().blocks.iter().enumerate();
         let on_host = on_host.filter(|(_, block)| block.home.kind == DeviceKind::Cpu);
         let mut files = Manifest::files_of(on_host.flat_map(|(index, _)| manifest.weights_of(index)));
+        files.extend(Manifest::files_of(manifest.tables()));
         files.extend(patching.files());
-        Session { patching, staged, model, cancel, lanes, files, _reference: reference }
+        Session { patching, staged, staging, model, cancel, lanes, files, _reference: reference }
     }
 
     /// An error if a file that weights were read from while the session lived changed meanwhile, or had parts that could
@@ -58,6 +63,11 @@ impl Session {
     /// The model's manifest.
     pub fn manifest(&self) -> &Manifest {
         self.model.manifest()
+    }
+
+    /// Where everything of it is, and where it computes.
+    pub fn plan(&self) -> &Plan {
+        self.staging.staging().plan()
     }
 
     /// The lane on which the first block computes, where activations start.
@@ -76,7 +86,7 @@ impl Session {
         if self.cancel.is_cancelled() {
             return Err(Error::Cancelled);
         }
-        self.check_files()?;
+        self.check_intact()?;
         let lane = self.lane_of(block)?;
         let wanted = lane.stream().record_timed()?;
         let (weights, slot) = self.staged.acquire(self.manifest(), block, (&self.patching, lane.stream()))?;
@@ -98,12 +108,12 @@ impl Session {
         if block >= self.manifest().blocks().len() {
             return Err(missing());
         }
-        let id = self.staged.runs_on(block, self.model.plan().compute);
+        let id = self.staged.runs_on(block, self.plan().compute);
         self.lanes.get(&id).ok_or_else(missing)
     }
 
     /// An error if a file that the session reads is known to be damaged. It asks no system, so every lease does.
-    fn check_files(&self) -> Result<()> {
+    pub(crate) fn check_intact(&self) -> Result<()> {
         let name = || self.manifest().name().to_owned();
         let check =
             |bytes: &EntryBytes| bytes.check_intact().map_err(|source| Error::File { name: name(), source });
@@ -149,21 +159,13 @@ impl Lease<'_> {
 
     /// A weight that the block may or may not have, with its patches.
     pub fn find(&self, name: &str) -> Result<Option<Weight>> {
-        let Some(stored) = self.stored(name) else { return Ok(None) };
-        let patching = &self.session.patching;
-        Ok(Some(match patching.patched(name) {
-            None => stored.clone(),
-            Some(Patched::Instead(weight)) => weight.as_ref().clone(),
-            Some(Patched::Beside(_)) => {
-                let exact = merge_exactly(self.lane, stored, patching.set().patches(name))?;
-                Weight::new(exact.operand().clone())
-            }
-        }))
+        let index = self.session.manifest().index_of(name);
+        Ok(index.map(|index| self.current(index)).transpose()?.flatten().map(Cow::into_owned))
     }
 
     /// Whether the block has a weight of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.stored(name).is_some()
+        self.session.manifest().index_of(name).is_some_and(|index| self.stored(index).is_some())
     }
 
     /// The linear layer `name`: its weight, its bias if it has one, and what runs beside it.
@@ -173,42 +175,78 @@ impl Lease<'_> {
 
     /// The linear layer `name`, then an activation.
     pub fn linear_then(&self, name: &str, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
-        let weight_name = format!("{name}.weight");
-        let bias = self.find(&format!("{name}.bias"))?;
-        let Some(Patched::Beside(beside)) = self.session.patching.patched(&weight_name) else {
-            return Ok(x.linear_then(&self.weight(&weight_name)?, bias.as_ref(), activation)?);
-        };
-        let stored = self.stored(&weight_name).ok_or_else(|| self.missing(&weight_name))?;
-        let y = x.linear(stored, bias.as_ref())?;
-        beside.add_to(x, &y)?;
-        Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
+        let layer = self.layer(name)?;
+        let (stored, bias) = (self.stored_weight(name, layer)?, self.bias(layer)?);
+        let bias = bias.as_deref();
+        match self.session.patching.patched(layer.weight) {
+            None => Ok(x.linear_then(stored, bias, activation)?),
+            Some(Patched::Instead(weight)) => Ok(x.linear_then(weight, bias, activation)?),
+            Some(Patched::Beside(beside)) => {
+                let y = x.linear(stored, bias)?;
+                beside.add_to(x, &y)?;
+                Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
+            }
+        }
     }
 
     /// The linear layer `name`, some of its outputs here and some there: no copy is needed to take them apart.
     pub fn linear_in_parts(&self, name: &str, x: &Tensor, parts: &[LinearPart<'_>]) -> Result<()> {
-        let weight_name = format!("{name}.weight");
-        if let Some(Patched::Beside(_)) = self.session.patching.patched(&weight_name) {
-            // What runs beside a layer is added to all of its outputs.
-            let y = self.linear(name, x)?;
-            return parts.iter().try_for_each(|part| {
-                let y = y.slice(y.rank() - 1, part.rows.start, part.rows.len())?;
-                Ok(match part.activation {
-                    Some(activation) => y.activate_into(activation, part.out),
-                    None => y.copy_into(part.out),
-                }?)
-            });
-        }
-        let (weight, bias) = (self.weight(&weight_name)?, self.find(&format!("{name}.bias"))?);
+        let layer = self.layer(name)?;
+        let weight = match self.session.patching.patched(layer.weight) {
+            None => self.stored_weight(name, layer)?,
+            Some(Patched::Instead(weight)) => weight,
+            Some(Patched::Beside(_)) => {
+                // What runs beside a layer is added to all of its outputs.
+                let y = self.linear(name, x)?;
+                return parts.iter().try_for_each(|part| {
+                    let y = y.slice(y.rank() - 1, part.rows.start, part.rows.len())?;
+                    Ok(match part.activation {
+                        Some(activation) => y.activate_into(activation, part.out),
+                        None => y.copy_into(part.out),
+                    }?)
+                });
+            }
+        };
+        let bias = self.bias(layer)?;
         parts.iter().try_for_each(|part| {
-            let bias = bias.as_ref().map(|bias| bias.rows(part.rows.clone())).transpose()?;
+            let bias = bias.as_deref().map(|bias| bias.rows(part.rows.clone())).transpose()?;
             let weight = weight.rows(part.rows.clone())?;
             Ok(x.linear_into(&weight, bias.as_ref(), part.activation, part.out)?)
         })
     }
 
-    /// A weight as it is stored, whatever patches it has.
-    fn stored(&self, name: &str) -> Option<&Weight> {
-        let index = self.session.manifest().index_of(name)?;
+    /// Which weights a layer has.
+    fn layer(&self, name: &str) -> Result<Layer> {
+        self.session.manifest().layer(name).ok_or_else(|| self.missing(&format!("{name}.weight")))
+    }
+
+    /// The weight of a layer as it is stored, whatever patches it has.
+    fn stored_weight(&self, name: &str, layer: Layer) -> Result<&Weight> {
+        self.stored(layer.weight).ok_or_else(|| self.missing(&format!("{name}.weight")))
+    }
+
+    /// The bias of a layer, with its patches, if it has one.
+    fn bias(&self, layer: Layer) -> Result<Option<Cow<'_, Weight>>> {
+        Ok(layer.bias.map(|index| self.current(index)).transpose()?.flatten())
+    }
+
+    /// A weight with its patches; none if it is of another block.
+    fn current(&self, index: usize) -> Result<Option<Cow<'_, Weight>>> {
+        let Some(stored) = self.stored(index) else { return Ok(None) };
+        let patching = &self.session.patching;
+        Ok(Some(match patching.patched(index) {
+            None => Cow::Borrowed(stored),
+            Some(Patched::Instead(weight)) => Cow::Borrowed(weight.as_ref()),
+            Some(Patched::Beside(_)) => {
+                let name = &self.session.manifest().weights()[index].name;
+                let exact = merge_exactly(self.lane, stored, patching.set().patches(name))?;
+                Cow::Owned(Weight::new(exact.operand().clone()))
+            }
+        }))
+    }
+
+    /// A weight as it is stored, whatever patches it has; none if it is of another block.
+    fn stored(&self, index: usize) -> Option<&Weight> {
         let start = self.session.manifest().blocks()[self.block].weights.start;
         self.weights.get(index.checked_sub(start)?)
     }

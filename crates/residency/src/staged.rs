@@ -5,8 +5,8 @@ use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use device::{Buffer, Cancel, Device, Registry, Stream, StreamKind};
-use meta::{DType, DeviceId, DeviceKind, Encoding};
+use device::{Buffer, Cancel, Device, Operand, Registry, Stream, StreamKind};
+use meta::{DType, DeviceId, DeviceKind};
 use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
 
@@ -52,7 +52,7 @@ impl Staged {
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
             (0..manifest.blocks().len()).map(|i| BlockLayout::new(manifest, i)).collect();
-        let mut staging = Staging {
+        let mut copying = Copying {
             manifest,
             devices,
             source,
@@ -63,16 +63,16 @@ impl Staged {
             waiting: BTreeMap::new(),
         };
         let compute = devices.get(plan.compute)?;
-        let pinned = staging.pin(plan, compute)?;
+        let pinned = copying.pin(plan, compute)?;
         let host = devices.get(DeviceId::CPU)?;
         let (blocks, sources) = filled_beside(manifest, &layouts, host, |fills| {
             let mut blocks = Vec::new();
             let mut sources = Vec::new();
             for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
                 blocks.push(match block.mode {
-                    BlockMode::Resident => staging.resident(index, block, layout)?,
+                    BlockMode::Resident => copying.resident(index, block, layout)?,
                     BlockMode::Streamed => {
-                        let source = staging.source((index, block, layout), compute, pinned.as_ref())?;
+                        let source = copying.source((index, block, layout), compute, pinned.as_ref())?;
                         if let Source::Host(block) = &source {
                             fills.extend(block.to_fill().map(|buffer| (index, buffer.clone())));
                         }
@@ -83,8 +83,8 @@ impl Staged {
             }
             Ok((blocks, sources))
         })?;
-        staging.finish()?;
-        let ring = staging.ring(plan, &layouts, compute, sources)?;
+        copying.finish()?;
+        let ring = copying.ring(plan, &layouts, compute, sources)?;
         let lanes = lanes(plan, devices, dtype)?;
         let patching = RwLock::default();
         Ok(Staged { layouts, blocks, ring, lanes, patching, recorder: Recorder::default() })
@@ -218,28 +218,21 @@ pub(crate) fn lanes(
 /// A weight of the file on the lane's device, as it is kept.
 pub(crate) fn kept_weight(lane: &Lane, spec: &WeightSpec) -> Result<Weight> {
     let buffer = lane.device().allocate(spec.kept_bytes())?;
-    let weight = Weight::whole(buffer, spec.kept_as, spec.shape)?;
-    cast::write_weight(lane, spec, weight.operand())?;
-    Ok(match &spec.scale {
-        None => weight,
-        Some(scale) => {
-            let scale = Weight::upload(lane.device(), Encoding::F32, [1], scale.as_ref())?;
-            weight.scaled(scale.operand().clone())
-        }
+    let stored = Operand::new(buffer, spec.kept_as, *spec.stored_shape(), 0)?;
+    cast::write_weight(lane, spec, &stored)?;
+    spec.assemble(stored, |_, companion| {
+        let beside = lane.device().upload(companion.bytes.as_ref())?;
+        Ok(Operand::new(beside, companion.encoding, companion.shape, 0)?)
     })
 }
 
 /// Weights that compute where they lie in the file.
 fn mapped_weights(manifest: &Manifest, block: usize) -> Result<Vec<Weight>> {
     let weight = |spec: &WeightSpec| {
-        let weight = Weight::whole(host::over(&spec.bytes), spec.encoding, spec.shape)?;
-        match &spec.scale {
-            None => Ok(weight),
-            Some(scale) => {
-                let scale = Weight::whole(host::over(scale), Encoding::F32, [1])?;
-                Ok(weight.scaled(scale.operand().clone()))
-            }
-        }
+        let stored = Operand::new(host::over(&spec.bytes), spec.encoding, *spec.stored_shape(), 0)?;
+        spec.assemble(stored, |_, companion| {
+            Ok(Operand::new(host::over(&companion.bytes), companion.encoding, companion.shape, 0)?)
+        })
     };
     manifest.weights_of(block).iter().map(weight).collect()
 }
@@ -280,7 +273,7 @@ fn filled_beside<T>(
 }
 
 /// Copies under way to homes.
-struct Staging<'a> {
+struct Copying<'a> {
     manifest: &'a Manifest,
     devices: &'a Registry,
     source: HostSource,
@@ -292,7 +285,7 @@ struct Staging<'a> {
     waiting: BTreeMap<DeviceId, Buffer>,
 }
 
-impl Staging<'_> {
+impl Copying<'_> {
     /// A buffer out of the reservation.
     fn allocate(&mut self, device: &Device, bytes: usize) -> device::Result<Buffer> {
         match self.reserved.get_mut(&device.id()) {

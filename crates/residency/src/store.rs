@@ -16,6 +16,7 @@ use crate::model::LoadedModel;
 use crate::needs::{self, Bytes};
 use crate::patching::Reserved;
 use crate::session::Session;
+use crate::staging::Staging;
 use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, StepProfile};
 
 /// Snapshots that are kept.
@@ -42,6 +43,16 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Before it loads, every other model leaves its compute device (their registration stays).
     pub eject_others: bool,
+}
+
+/// How a model is opened. What is not said is as for any other session.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// The plan for the device on which it is to compute, unless there are copies for that device already; the plan under
+    /// which the model was loaded if it is not given.
+    pub plan: Option<Plan>,
+    /// The patch set; the one of [`Residency::set_patches`] if it is not given.
+    pub patches: Option<PatchSet>,
 }
 
 impl Residency {
@@ -101,7 +112,17 @@ impl Residency {
     pub fn load(&self, manifest: Manifest, plan: Plan, options: LoadOptions) -> Result<ModelId> {
         let (id, compute) = (ModelId(self.next_id.fetch_add(1, Ordering::Relaxed)), plan.compute);
         let model = LoadedModel::new(id, manifest, plan, &self.devices, options)?;
-        for (device, bytes) in &model.needs().kept {
+        self.check_budgets(&model.main())?;
+        if options.eject_others {
+            self.evict_from(compute, None);
+        }
+        self.lock().insert(id, Arc::new(model));
+        Ok(id)
+    }
+
+    /// An error if a device could never hold what a staging has there.
+    fn check_budgets(&self, staging: &Staging) -> Result<()> {
+        for (device, bytes) in &staging.needs().kept {
             let report = self.devices.get(*device)?.ledger().report();
             if *bytes > report.budget {
                 return Err(Error::Device(device::Error::OutOfMemory(OutOfMemory {
@@ -115,28 +136,45 @@ impl Residency {
                 })));
             }
         }
-        if options.eject_others {
-            self.evict_from(compute, None);
-        }
-        self.lock().insert(id, Arc::new(model));
-        Ok(id)
+        Ok(())
     }
 
     /// Makes a model's copies if they are not there, and opens it for use. Whoever opens it at the same time waits for
     /// these copies.
     pub fn open(&self, id: ModelId, cancel: &Cancel) -> Result<Session> {
-        let (model, reference) = self.refer(id, true)?;
-        model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
-        let changing = model.change();
-        let staged = match model.staged() {
-            Some(staged) => staged,
-            None => model.stage(&self.devices, self.reserve(&model)?, cancel)?,
-        };
-        drop(changing);
-        Ok(Session::new(model, staged, cancel.clone(), reference))
+        self.open_as(id, Opening::default(), cancel)
     }
 
-    /// Puts a patch set in force for a model; the number of weights staged again.
+    /// The same on a device and with a patch set of its own. Sessions with other sets, or on other devices, may be open
+    /// meanwhile: they have copies of their own.
+    pub fn open_as(&self, id: ModelId, opening: Opening, cancel: &Cancel) -> Result<Session> {
+        let (model, reference) = self.refer(id)?;
+        model.touch(self.clock.fetch_add(1, Ordering::Relaxed));
+        let (used, patches) = model.choose(&self.devices, opening)?;
+        let staging = used.staging();
+        self.check_budgets(staging)?;
+        let changing = staging.change();
+        // Somebody before us may have failed to give the copies the set that we all want.
+        if !staging.has(&patches) {
+            staging.want(patches);
+        }
+        if staging.is_behind() {
+            let mut reserve = |bytes: &Bytes| self.reserve_patches(staging, bytes);
+            staging.patch(model.manifest(), &mut reserve, cancel)?;
+        }
+        let staged = match staging.staged() {
+            Some(staged) => staged,
+            None => {
+                let reserved = self.reserve(model.manifest(), staging)?;
+                staging.stage(model.manifest(), &self.devices, reserved, cancel)?
+            }
+        };
+        drop(changing);
+        Ok(Session::new(model, (used, staged), cancel.clone(), reference))
+    }
+
+    /// Puts a patch set in force for a model, for the sessions to come that name none; the number of weights staged again.
+    /// A session that is open keeps the set that it has.
     pub fn set_patches(&self, id: ModelId, patches: PatchSet) -> Result<usize> {
         self.set_patches_unless(id, patches, &Cancel::NEVER)
     }
@@ -144,8 +182,16 @@ impl Residency {
     /// The same, unless it is cancelled meanwhile.
     pub fn set_patches_unless(&self, id: ModelId, patches: PatchSet, cancel: &Cancel) -> Result<usize> {
         let model = self.model(id)?;
-        let _changing = model.change();
-        model.patch(patches, &mut |bytes| self.reserve_patches(&model, bytes), cancel)
+        let (used, before) = model.want(patches);
+        let staging = used.staging();
+        let changing = staging.change();
+        let mut reserve = |bytes: &Bytes| self.reserve_patches(staging, bytes);
+        let patched = staging.patch(model.manifest(), &mut reserve, cancel);
+        if patched.is_err() {
+            model.take_back(&used, before);
+        }
+        drop(changing);
+        patched
     }
 
     /// Whether nobody found a file of the model changed or damaged so far. One that is not intact has to be loaded anew
@@ -161,7 +207,7 @@ impl Residency {
 
     /// A claim on a model, for a handle that means it. See [`Residency::supersede`].
     pub fn claim(&self, id: ModelId) -> Result<ModelClaim> {
-        Ok(ModelClaim::new(self.refer(id, false)?.1))
+        Ok(ModelClaim::new(self.refer(id)?.1))
     }
 
     /// Says that one loader's later model takes the place of its earlier one. The earlier one leaves as soon as no session
@@ -186,7 +232,7 @@ impl Residency {
 
     /// Whether a model's copies are on their devices now.
     pub fn is_staged(&self, id: ModelId) -> bool {
-        self.model(id).is_ok_and(|model| model.staged().is_some())
+        self.model(id).is_ok_and(|model| !model.copies().is_empty())
     }
 
     /// Whether a model stays.
@@ -196,14 +242,16 @@ impl Residency {
 
     /// Where the time of a model's latest step went, if it has made one.
     pub fn profile(&self, id: ModelId) -> Option<StepProfile> {
-        self.model(id).ok()?.staged()?.recorder().latest()
+        self.model(id).ok()?.copies().iter().find_map(|staged| staged.recorder().latest())
     }
 
-    /// Bytes that the copies of all models take of each device.
-    pub fn bytes_held(&self) -> BTreeMap<DeviceId, u64> {
+    /// Bytes that the copies of all models but for some take of each device.
+    pub fn bytes_held(&self, except: &[ModelId]) -> BTreeMap<DeviceId, u64> {
         let mut held = BTreeMap::new();
-        for model in self.all().iter().filter(|model| model.staged().is_some()) {
-            for (device, bytes) in &model.needs().kept {
+        let others = self.all().into_iter().filter(|model| !except.contains(&model.id()));
+        let stagings = others.flat_map(|model| model.stagings());
+        for staging in stagings.filter(|staging| staging.staged().is_some()) {
+            for (device, bytes) in &staging.needs().kept {
                 *held.entry(*device).or_default() += bytes;
             }
         }
@@ -227,8 +275,8 @@ impl Residency {
     pub fn evict_from(&self, device: DeviceId, except: Option<ModelId>) -> Vec<ModelId> {
         let models = self.all();
         let others = models.iter().filter(|model| Some(model.id()) != except);
-        let there = others.filter(|model| model.evictable_bytes(device) > 0);
-        there.filter(|model| model.evict()).map(|model| model.id()).collect()
+        let there = others.filter(|model| model.evictable_bytes(device, None) > 0);
+        there.filter(|model| model.evict(None)).map(|model| model.id()).collect()
     }
 
     /// All loaded models, by id.
@@ -236,13 +284,13 @@ impl Residency {
         self.all().iter().map(|model| model.report()).collect()
     }
 
-    /// Promises to a model what its copies need, letting the copies of others go where it is short:
-    /// first those that others took the place of or that are marked to go, then the others, kept models last; of each the
-    /// least recently used; and only as many as are needed. If all of them would not do, none goes.
-    fn reserve(&self, model: &LoadedModel) -> Result<Reserved> {
+    /// Promises to a staging what its copies need, letting other copies go where it is short: first those of models that
+    /// others took the place of or that are marked to go, then the others, kept models last; of each the least recently
+    /// used; and only as many as are needed. If all of them would not do, none goes.
+    fn reserve(&self, manifest: &Manifest, staging: &Arc<Staging>) -> Result<Reserved> {
         let mut reserved = Reserved::new();
-        let patches = model.patch_bytes(&self.devices)?;
-        let needs = model.needs();
+        let patches = staging.patch_bytes(manifest, &self.devices)?;
+        let needs = staging.needs();
         let mut all: Bytes = needs.kept.clone();
         patches.keys().chain(needs.once.keys()).for_each(|device| {
             all.entry(*device).or_default();
@@ -251,43 +299,42 @@ impl Residency {
             let of = |bytes: &Bytes| bytes.get(&id).copied().unwrap_or(0);
             // What patches take and what casting takes for a moment comes out of the room to work in: a plan leaves that.
             let besides = of(&patches) + of(&needs.once);
-            self.make_room(id, model, kept.saturating_add(besides))?;
+            self.make_room(id, staging, kept.saturating_add(besides))?;
             let ledger = self.devices.get(id)?.ledger();
             reserved.insert(id, ledger.reserve(kept + besides).map_err(device::Error::from)?);
         }
         Ok(reserved)
     }
 
-    /// The same for patches of a model whose copies are there.
-    fn reserve_patches(&self, model: &LoadedModel, bytes: &Bytes) -> Result<Reserved> {
+    /// The same for patches of a staging whose copies are there.
+    fn reserve_patches(&self, staging: &Arc<Staging>, bytes: &Bytes) -> Result<Reserved> {
         let mut reserved = Reserved::new();
         for (id, bytes) in bytes {
             let ledger = self.devices.get(*id)?.ledger();
             if let Err(short) = ledger.reserve(*bytes) {
-                self.evict_for(*id, model.id(), &short)?;
+                self.evict_for(*id, staging, &short)?;
             }
             reserved.insert(*id, ledger.reserve(*bytes).map_err(device::Error::from)?);
         }
         Ok(reserved)
     }
 
-    /// Looks for room for a model's copies together with room to work in, which is then left free.
-    fn make_room(&self, device: DeviceId, model: &LoadedModel, bytes: u64) -> Result<()> {
-        let kept = model.needs().kept.get(&device).copied().unwrap_or(0);
-        let working = model.plan().device(device).map_or(0, |planned| planned.working_bytes);
+    /// Looks for room for copies together with room to work in, which is then left free.
+    fn make_room(&self, device: DeviceId, staging: &Arc<Staging>, bytes: u64) -> Result<()> {
+        let kept = staging.needs().kept.get(&device).copied().unwrap_or(0);
+        let working = staging.plan().device(device).map_or(0, |planned| planned.working_bytes);
         let wanted = bytes.max(kept.saturating_add(working));
         match self.devices.get(device)?.ledger().reserve(wanted) {
             Ok(_) => Ok(()),
-            Err(short) => self.evict_for(device, model.id(), &short),
+            Err(short) => self.evict_for(device, staging, &short),
         }
     }
 
-    fn evict_for(&self, device: DeviceId, except: ModelId, short: &OutOfMemory) -> Result<()> {
+    fn evict_for(&self, device: DeviceId, except: &Arc<Staging>, short: &OutOfMemory) -> Result<()> {
         let models = self.all();
         let mut victims: Vec<(u64, &Arc<LoadedModel>)> = models
             .iter()
-            .filter(|model| model.id() != except)
-            .map(|model| (model.evictable_bytes(device), model))
+            .map(|model| (model.evictable_bytes(device, Some(except)), model))
             .filter(|(bytes, _)| *bytes > 0)
             .collect();
         let reclaimable: u64 = victims.iter().map(|(bytes, _)| bytes).sum();
@@ -301,7 +348,7 @@ impl Residency {
             if missing == 0 {
                 break;
             }
-            if model.evict() {
+            if model.evict(Some(except)) {
                 missing = missing.saturating_sub(bytes);
             }
         }
@@ -309,10 +356,10 @@ impl Residency {
     }
 
     /// A model, and one more reference to it.
-    fn refer(&self, id: ModelId, is_session: bool) -> Result<(Arc<LoadedModel>, Reference)> {
+    fn refer(&self, id: ModelId) -> Result<(Arc<LoadedModel>, Reference)> {
         let models = self.lock();
         let model = models.get(&id).cloned().ok_or(Error::NoSuchModel { id })?;
-        let reference = Reference::new(&model, &self.models, is_session);
+        let reference = Reference::new(&model, &self.models);
         Ok((model, reference))
     }
 

@@ -43,10 +43,6 @@ impl Backend for Paged {
         self.0.allocate_pinned(bytes)
     }
 
-    fn pins_in_place(&self) -> bool {
-        self.0.pins_in_place()
-    }
-
     fn pin_in_place(&self, regions: Vec<SharedBytes>) -> device::Result<Option<Vec<Arc<dyn Memory>>>> {
         self.0.pin_in_place(regions)
     }

@@ -4,14 +4,12 @@
 
 mod support;
 
-use std::any::Any;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use device::{
-    Backend, Cancel, Description, Device, Error, Event, HostExecutor, Ledger, Memory, MemoryInfo, OpCall,
-    OutOfMemory, Registry, Span, StreamBackend, StreamKind,
+    Backend, Cancel, Description, Device, Error, Event, HostExecutor, Ledger, Memory, MemoryInfo,
+    NullBackend, OpCall, OutOfMemory, Registry, Span, StreamBackend, StreamKind,
 };
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId, Encoding};
@@ -47,23 +45,6 @@ struct FaultyStream {
     launches: Arc<Fuse>,
 }
 
-/// Memory that a failing allocation never gives.
-struct Nothing;
-
-impl Memory for Nothing {
-    fn len(&self) -> usize {
-        0
-    }
-
-    fn host_pointer(&self) -> Option<NonNull<u8>> {
-        None
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 impl Backend for Faulty {
     fn describe(&self) -> Description {
         self.inner.describe()
@@ -91,7 +72,7 @@ impl Backend for Faulty {
     }
 
     fn allocate_pinned(&self, bytes: usize) -> device::Result<Arc<dyn Memory>> {
-        if bytes == 0 { Ok(Arc::new(Nothing)) } else { self.inner.allocate_pinned(bytes) }
+        if bytes == 0 { NullBackend::new(0, 0).allocate(0) } else { self.inner.allocate_pinned(bytes) }
     }
 
     fn open_stream(&self, kind: StreamKind, ledger: &Ledger) -> device::Result<Arc<dyn StreamBackend>> {

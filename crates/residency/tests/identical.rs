@@ -3,7 +3,7 @@
 
 mod support;
 
-use meta::{DType, DeviceId, Encoding, QuantFormat};
+use meta::{DType, DeviceId, Encoding, QuantFormat, Rotation, Scheme};
 use patch::PatchSet;
 use placement::{BlockMode, RemotePolicy};
 use residency::{Cancel, LinearPart, LoadOptions, Manifest, Residency};
@@ -88,13 +88,27 @@ fn quantised_with_and_without_a_lora_beside() {
     identical_in(QuantFormat::Q8_0.into(), Some(0.8));
 }
 
+#[test]
+fn codes_with_scales_with_and_without_a_lora_beside() {
+    for scheme in [
+        Scheme::Int8 { rotation: None },
+        Scheme::Int8 { rotation: Rotation::new(16) },
+        Scheme::Mxfp8,
+        Scheme::Nvfp4,
+    ] {
+        identical_in(scheme.into(), None);
+        identical_in(scheme.into(), Some(0.8));
+    }
+}
+
 /// What a LoRA adds to a weight does not depend on how the file stores it.
 #[test]
 fn patches_keep_the_precision_of_the_lane() {
     for name in ["up.weight", "up.bias"] {
         let exact = change_of(name, Encoding::F32);
         assert!(exact.iter().any(|change| change.abs() > 0.1), "{name}");
-        for encoding in [Encoding::BF16, DType::F8E4M3.into(), QuantFormat::Q8_0.into()] {
+        for encoding in [Encoding::BF16, DType::F8E4M3.into(), QuantFormat::Q8_0.into(), Scheme::Nvfp4.into()]
+        {
             for (got, want) in change_of(name, encoding).iter().zip(&exact) {
                 assert!((got - want).abs() < 1e-6, "{name} in {encoding}: {got} instead of {want}");
             }

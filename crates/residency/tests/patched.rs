@@ -64,10 +64,6 @@ impl Backend for Watched {
         self.inner.allocate_pinned(bytes)
     }
 
-    fn pins_in_place(&self) -> bool {
-        self.inner.pins_in_place()
-    }
-
     fn pin_in_place(&self, regions: Vec<SharedBytes>) -> device::Result<Option<Vec<Arc<dyn Memory>>>> {
         self.inner.pin_in_place(regions)
     }

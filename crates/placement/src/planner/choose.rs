@@ -139,6 +139,7 @@ struct Candidate {
     manner: Manner,
     places: Vec<Place>,
     slots: usize,
+    /// Of a step, with what arriving bytes take of the memory that computing uses.
     seconds: f64,
     /// From what was asked.
     difference: u64,
@@ -194,6 +195,7 @@ impl Choice<'_> {
         let draft = Draft::new(problem, places);
         let (slots, seconds) = choose_ring(problem, &draft, self.slots)?;
         draft.check_rooms(slots)?;
+        let seconds = seconds + draft.arriving_bytes() as f64 * problem.request.arrival_s_per_byte;
         Ok(Some(Candidate { places: draft.places, manner, slots, seconds, difference }))
     }
 

@@ -109,6 +109,13 @@ impl<'a> Draft<'a> {
         self.donors().try_for_each(|device| check_room(&self.usage(device, 0)))
     }
 
+    /// Bytes that travel to the compute device in a step.
+    pub(super) fn arriving_bytes(&self) -> u64 {
+        let travels =
+            self.places.iter().zip(&self.problem.request.blocks).filter(|(place, _)| !place.in_place);
+        travels.map(|(_, block)| block.bytes).sum()
+    }
+
     pub(super) fn seconds(&self, slots: usize) -> f64 {
         self.timeline.predict(slots).seconds_per_step
     }

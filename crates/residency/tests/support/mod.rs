@@ -6,12 +6,12 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::CpuBackend;
-use meta::{DType, DeviceId, Encoding, Shape};
+use meta::{DType, DeviceId, Encoding, Scheme, Shape};
 use patch::{KeyMap, PatchFile, PatchSet};
 use placement::{AllocationText, DeviceSpec, Order, PeerLink, Plan, RemotePolicy};
 use residency::{Cancel, LoadOptions, Manifest, ModelId, Residency, Retention, Session, WeightSpec};
 use tensor::{Activation, Tensor};
-use testkit::{GgufWriter, SafetensorsWriter, ScratchDir, random_normal};
+use testkit::{GgufWriter, SafetensorsWriter, ScratchDir, quantise_matrix, random_normal};
 
 /// Width of the test model.
 pub(crate) const WIDTH: usize = 64;
@@ -39,14 +39,15 @@ pub(crate) struct ModelFile {
     pub(crate) path: std::path::PathBuf,
 }
 
-/// Writes the test model; `seed` makes it another one. A quantised one is a GGUF file with plain biases.
+/// Writes the test model; `seed` makes it another one. A quantised one is a GGUF file with plain biases; one of codes with
+/// scales beside them has these and their marks in its file.
 pub(crate) fn write_model(seed: u64, encoding: Encoding) -> ModelFile {
     let dir = ScratchDir::new().unwrap();
     let mut tensors = Vec::new();
     for i in 0..BLOCKS {
         let seed = seed * 1000 + i as u64 * 10;
         tensors.push((format!("blocks.{i}.up.weight"), Shape::from([INNER, WIDTH]), encoding, seed));
-        let plain = if encoding.quant().is_some() { Encoding::F32 } else { encoding };
+        let plain = if encoding.dtype().is_none() { Encoding::F32 } else { encoding };
         tensors.push((format!("blocks.{i}.up.bias"), Shape::from([INNER]), plain, seed + 1));
         tensors.push((format!("blocks.{i}.down.weight"), Shape::from([WIDTH, INNER]), encoding, seed + 2));
     }
@@ -63,12 +64,48 @@ pub(crate) fn write_model(seed: u64, encoding: Encoding) -> ModelFile {
         let path = dir.path().join("model.safetensors");
         let add = |writer: SafetensorsWriter<'static>,
                    (name, shape, encoding, seed): (String, Shape, Encoding, u64)| {
-            writer.values(name, encoding, shape, &values(seed, shape.count())).unwrap()
+            let values = values(seed, shape.count());
+            match encoding {
+                Encoding::Scaled(scheme) => add_coded(writer, &name, scheme, &shape, &values),
+                _ => writer.values(name, encoding, shape, &values).unwrap(),
+            }
         };
         tensors.into_iter().fold(SafetensorsWriter::new(), add).write(&path).unwrap();
         path
     };
     ModelFile { dir, path }
+}
+
+/// Adds a weight of codes, its scales and its mark.
+fn add_coded(
+    writer: SafetensorsWriter<'static>,
+    name: &str,
+    scheme: Scheme,
+    shape: &Shape,
+    values: &[f32],
+) -> SafetensorsWriter<'static> {
+    let matrix = quantise_matrix(scheme.into(), values, [shape.dims()[0], shape.dims()[1]]).unwrap();
+    let layer = name.strip_suffix(".weight").unwrap().to_owned();
+    let (dtype, stored, mark) = match scheme {
+        Scheme::Int8 { rotation } => {
+            let group = rotation.map_or(256, meta::Rotation::group);
+            let options = format!("\"convrot\": {}, \"convrot_groupsize\": {group}", rotation.is_some());
+            (DType::I8, matrix.stored, format!("{{\"format\": \"int8_tensorwise\", {options}}}"))
+        }
+        Scheme::Mxfp8 => (DType::F8E4M3, matrix.stored, "{\"format\": \"mxfp8\"}".to_owned()),
+        Scheme::Nvfp4 => {
+            let stored = matrix.stored.with(1, matrix.stored.last() / 2);
+            (DType::U8, stored, "{\"format\": \"nvfp4\"}".to_owned())
+        }
+    };
+    let mut writer = writer
+        .tensor(name, dtype, stored, matrix.codes)
+        .tensor(format!("{name}_scale"), matrix.scales_as, matrix.scales_shape, matrix.scales)
+        .tensor(format!("{layer}.comfy_quant"), DType::U8, Shape::from([mark.len()]), mark.into_bytes());
+    if let Some(scale) = matrix.tensor_scale {
+        writer = writer.values(format!("{name}_scale_2"), Encoding::F32, Shape::scalar(), &[scale]).unwrap();
+    }
+    writer
 }
 
 /// The manifest of the test model.
@@ -81,7 +118,9 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
             kept_as: entry.encoding(),
             shape: *entry.shape(),
             bytes: checkpoint.entry_bytes(entry),
-            scale: None,
+            padded: None,
+            companions: residency::Companions::of(&checkpoint, entry),
+            rounds_patches: false,
             name,
         }
     };
