@@ -9,7 +9,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
@@ -171,6 +171,71 @@ impl Write for Draft {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// A file that is written over several runs of a program, in any order, and gets its name at the end. What there is of it
+/// waits under a hidden name that is always the same for the same file.
+#[derive(Debug)]
+pub struct Unfinished {
+    part: PathBuf,
+    path: PathBuf,
+}
+
+impl Unfinished {
+    /// What there is of a file, or an empty beginning of it. Its folder is made.
+    ///
+    /// # Errors
+    /// Nothing can be written there.
+    pub fn of(path: &Path) -> io::Result<Unfinished> {
+        fs::create_dir_all(folder_of(path))?;
+        let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
+        let part = folder_of(path).join(format!("{PREFIX}{name}{SUFFIX}"));
+        let unfinished = Unfinished { part, path: path.to_owned() };
+        unfinished.open()?;
+        Ok(unfinished)
+    }
+
+    /// The bytes, to read and to write at any place. Each call has a place of its own in them.
+    ///
+    /// # Errors
+    /// The system does not open them.
+    pub fn open(&self) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.part)
+    }
+
+    /// Where notes about what is there already can be kept, with [`write()`]. They go when the file gets its name.
+    #[must_use]
+    pub fn notes(&self) -> PathBuf {
+        let name = self.part.file_name().unwrap_or_default().to_string_lossy();
+        self.part.with_file_name(format!("{}.notes{SUFFIX}", name.trim_end_matches(SUFFIX)))
+    }
+
+    /// Gives the file its name, in the place of whatever has it, once its bytes are on the disk.
+    ///
+    /// # Errors
+    /// What has the name still has it.
+    pub fn finish(self) -> io::Result<()> {
+        self.open()?.sync_all()?;
+        fs::rename(&self.part, &self.path)?;
+        forget(&self.notes())
+    }
+
+    /// Forgets what there is.
+    ///
+    /// # Errors
+    /// It is still there.
+    pub fn discard(self) -> io::Result<()> {
+        forget(&self.notes())?;
+        forget(&self.part)
+    }
+}
+
+/// Removes a file that may be gone already.
+fn forget(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
