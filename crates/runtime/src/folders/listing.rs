@@ -17,6 +17,15 @@ const DATE_RESOLUTION: Duration = Duration::from_millis(20);
 const PICTURE_EXTENSIONS: &[&str] =
     &["png", "jpg", "jpeg", "jpe", "jfif", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "ico", "svg"];
 
+/// Endings of video files.
+const VIDEO_EXTENSIONS: &[&str] = &[
+    "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "wmv", "flv", "ogv", "3gp", "ts", "mts", "m2ts",
+];
+
+/// Endings of sound files.
+const SOUND_EXTENSIONS: &[&str] =
+    &["wav", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "wma", "weba"];
+
 /// What was found, by key. A copy starts empty, since its folders may become others.
 #[derive(Default)]
 pub(super) struct Listings {
@@ -55,10 +64,24 @@ impl Listings {
 
     /// The pictures that lie directly in a folder.
     pub(super) fn pictures(&self, key: &str, place: &Path) -> Arc<[String]> {
-        self.kept_or(&format!("pictures in {key}"), || {
+        self.ending_in(&format!("pictures in {key}"), place, &[PICTURE_EXTENSIONS])
+    }
+
+    /// The videos that lie directly in a folder.
+    pub(super) fn videos(&self, key: &str, place: &Path) -> Arc<[String]> {
+        self.ending_in(&format!("videos in {key}"), place, &[VIDEO_EXTENSIONS])
+    }
+
+    /// The files with sound that lie directly in a folder, videos among them.
+    pub(super) fn sounds(&self, key: &str, place: &Path) -> Arc<[String]> {
+        self.ending_in(&format!("sounds in {key}"), place, &[SOUND_EXTENSIONS, VIDEO_EXTENSIONS])
+    }
+
+    fn ending_in(&self, key: &str, place: &Path, endings: &[&[&str]]) -> Arc<[String]> {
+        self.kept_or(key, || {
             let mut walk = Walk::default();
             walk.read(place, "");
-            walk.names.retain(|name| PICTURE_EXTENSIONS.contains(&&*extension(name)));
+            walk.names.retain(|name| endings.iter().any(|endings| endings.contains(&&*extension(name))));
             walk
         })
     }

@@ -8,12 +8,12 @@ use device::{Device, Registry};
 use meta::DeviceId;
 use placement::{DeviceProfile, MachineProfile};
 
-use super::measuring;
 use crate::Result;
+use crate::measuring;
 
 /// The machine's profile and the file that keeps it.
 #[derive(Debug, Default)]
-pub(super) struct ProfileStore {
+pub(crate) struct ProfileStore {
     file: Option<PathBuf>,
     state: Mutex<State>,
     /// Held while devices are measured: two measurements would disturb each other.
@@ -28,12 +28,12 @@ struct State {
 
 impl ProfileStore {
     /// A profile that is kept in this file, or only while the program runs.
-    pub(super) fn new(file: Option<PathBuf>) -> ProfileStore {
+    pub(crate) fn new(file: Option<PathBuf>) -> ProfileStore {
         ProfileStore { file, ..ProfileStore::default() }
     }
 
     /// The profile with every device measured. What is not known yet is measured now.
-    pub(super) fn measured(&self, devices: &Registry) -> Result<MachineProfile> {
+    pub(crate) fn measured(&self, devices: &Registry) -> Result<MachineProfile> {
         let _alone = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.read();
         let stale = |device: &&Device| {
@@ -56,7 +56,7 @@ impl ProfileStore {
     }
 
     /// Lets a run's times change what is known, and keeps it.
-    pub(super) fn learn(&self, change: impl FnOnce(&mut MachineProfile)) {
+    pub(crate) fn learn(&self, change: impl FnOnce(&mut MachineProfile)) {
         change(&mut self.lock().profile);
         self.save();
     }
@@ -129,7 +129,7 @@ fn write_file(file: &Path, profile: &MachineProfile) -> std::io::Result<()> {
 }
 
 /// What is known of a device; nothing if it was never measured.
-pub(super) fn of(profile: &MachineProfile, id: DeviceId) -> DeviceProfile {
+pub(crate) fn of(profile: &MachineProfile, id: DeviceId) -> DeviceProfile {
     profile.devices.get(&id.to_string()).cloned().unwrap_or_default()
 }
 

@@ -77,25 +77,44 @@ impl SavePlace {
     /// # Errors
     /// It cannot be written; then nothing of it is left.
     pub fn save(&mut self, batch: usize, extension: &str, bytes: &[u8]) -> Result<String> {
-        let mut name = self.next_name(batch, extension);
-        let written = Draft::of(&self.folder, bytes).and_then(|draft| {
-            if self.is_lasting {
-                draft.sync()?;
-            }
-            let mut draft = draft;
-            for _ in 0..MAX_TRIES {
-                match draft.keep(&self.folder.join(&name))? {
-                    Kept::New => return Ok(()),
-                    Kept::Taken(back) => draft = back,
-                }
-                name = self.next_name(batch, extension);
-            }
-            Err(io::ErrorKind::AlreadyExists.into())
-        });
-        match written {
-            Ok(()) => Ok(name),
-            Err(source) => Err(Error::Io { path: self.folder.join(&name), source }),
+        let name = self.next_name(batch, extension);
+        let draft = Draft::of(&self.folder, bytes);
+        let draft = draft.map_err(|source| Error::Io { path: self.folder.join(&name), source })?;
+        self.keep(draft, name, batch, extension)
+    }
+
+    /// The same for a file that is written piece by piece into a draft.
+    ///
+    /// # Errors
+    /// `write` failed, or the file cannot be written; then nothing of it is left.
+    pub fn save_draft(
+        &mut self,
+        batch: usize,
+        extension: &str,
+        write: &mut dyn FnMut(&mut Draft) -> Result<()>,
+    ) -> Result<String> {
+        let name = self.next_name(batch, extension);
+        let draft = Draft::new(&self.folder);
+        let mut draft = draft.map_err(|source| Error::Io { path: self.folder.join(&name), source })?;
+        write(&mut draft)?;
+        self.keep(draft, name, batch, extension)
+    }
+
+    /// Gives a draft that is whole its name, or the next one that nobody has taken meanwhile.
+    fn keep(&mut self, mut draft: Draft, mut name: String, batch: usize, extension: &str) -> Result<String> {
+        if self.is_lasting {
+            draft.sync().map_err(|source| Error::Io { path: self.folder.join(&name), source })?;
         }
+        for _ in 0..MAX_TRIES {
+            let path = self.folder.join(&name);
+            match draft.keep(&path) {
+                Ok(Kept::New) => return Ok(name),
+                Ok(Kept::Taken(back)) => draft = back,
+                Err(source) => return Err(Error::Io { path, source }),
+            }
+            name = self.next_name(batch, extension);
+        }
+        Err(Error::Io { path: self.folder.clone(), source: io::ErrorKind::AlreadyExists.into() })
     }
 
     /// The name of the next file, the `batch`th of this call, and counts on.

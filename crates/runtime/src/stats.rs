@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meta::DeviceId;
 use placement::{BlockMode, MachineProfile, Plan};
 use residency::{BlockProfile, ModelId, StepProfile, StreamStats};
 
-use super::Studio;
-use super::measuring;
-use super::planning::Planned;
+use crate::Runtime;
+use crate::measuring;
+use crate::planning::Planned;
 
 /// Steps of a run whose times are kept, the latest.
 const STEPS_KEPT: usize = 1000;
@@ -40,11 +40,13 @@ pub struct ModelStats {
     pub stalls: u64,
     /// How long the host waited in them.
     pub stalled: Duration,
+    /// When the last run began.
+    pub began: Instant,
 }
 
 impl ModelStats {
     /// A run that begins under a plan.
-    pub(super) fn new(id: ModelId, name: String, family: String, plan: &Plan) -> ModelStats {
+    pub(crate) fn new(id: ModelId, name: String, family: String, plan: &Plan) -> ModelStats {
         ModelStats {
             id,
             name,
@@ -57,13 +59,14 @@ impl ModelStats {
             bytes_streamed: 0,
             stalls: 0,
             stalled: Duration::ZERO,
+            began: Instant::now(),
         }
     }
 }
 
 /// The table of all models that ran.
 #[derive(Debug, Default)]
-pub(super) struct StatsTable {
+pub(crate) struct StatsTable {
     models: Mutex<BTreeMap<ModelId, Run>>,
 }
 
@@ -75,17 +78,17 @@ struct Run {
 }
 
 impl StatsTable {
-    pub(super) fn list(&self) -> Vec<ModelStats> {
+    pub(crate) fn list(&self) -> Vec<ModelStats> {
         self.lock().values().map(|run| run.stats.clone()).collect()
     }
 
     /// A run begins: what is known of earlier ones goes.
-    pub(super) fn begin(&self, stats: ModelStats) {
+    pub(crate) fn begin(&self, stats: ModelStats) {
         self.lock().insert(stats.id, Run { stats, seconds: Vec::new() });
     }
 
     /// One step took so long, and since the run began so much was streamed.
-    pub(super) fn evaluated(&self, id: ModelId, seconds: f64, streamed: StreamStats) {
+    pub(crate) fn evaluated(&self, id: ModelId, seconds: f64, streamed: StreamStats) {
         let mut models = self.lock();
         let Some(run) = models.get_mut(&id) else { return };
         if run.seconds.len() == STEPS_KEPT {
@@ -101,7 +104,7 @@ impl StatsTable {
     }
 
     /// The median step of a model's last run, if it has made one.
-    pub(super) fn measured_s(&self, id: ModelId) -> Option<f64> {
+    pub(crate) fn measured_s(&self, id: ModelId) -> Option<f64> {
         self.lock().get(&id).filter(|run| !run.seconds.is_empty()).map(|run| run.stats.measured_s)
     }
 
@@ -110,9 +113,9 @@ impl StatsTable {
     }
 }
 
-impl Studio {
+impl Runtime {
     /// Lets the times of a run that ended refine what is known of the machine, whatever was resident or streamed.
-    pub(super) fn learn_from(&self, id: ModelId, planned: &Planned) {
+    pub(crate) fn learn_from(&self, id: ModelId, planned: &Planned) {
         let Some(mut step) = self.residency.profile(id) else { return };
         let whole_s = self.stats.measured_s(id);
         // The last step is the one that is known block by block. Where it took longer than the median, its blocks are
@@ -233,6 +236,7 @@ mod tests {
             bytes_streamed: 0,
             stalls: 0,
             stalled: Duration::ZERO,
+            began: Instant::now(),
         };
         table.begin(begin());
         assert_eq!(table.measured_s(id), None);

@@ -8,10 +8,10 @@ use models::detect::{Detected, detect};
 use placement::{AllocationText, Plan};
 use residency::Retention;
 
-use super::planning::Demand;
-use super::work::PictureSize;
-use super::{Network, Placing, Source, Studio};
+use crate::planning::Demand;
+use crate::work::PictureSize;
 use crate::{Error, Result};
+use crate::{Network, Placing, Runtime, Source};
 
 pub use models::detect::Role;
 
@@ -66,9 +66,17 @@ pub struct SaidPlacing<'a> {
 }
 
 /// The order in which a file's networks are looked for.
-const ROLES: [Role; 4] = [Role::Diffusion, Role::Autoencoder, Role::Text, Role::Vision];
+const ROLES: [Role; 7] = [
+    Role::Diffusion,
+    Role::Autoencoder,
+    Role::Text,
+    Role::Vision,
+    Role::Control,
+    Role::ModelPatch,
+    Role::Upscale,
+];
 
-impl Studio {
+impl Runtime {
     /// What was said, in the allocation language, for this machine's devices.
     ///
     /// # Errors
@@ -101,7 +109,7 @@ impl Studio {
         };
         let source = network_of(file, &detect(file), question.part, placing)?;
         let work = source.network.usual_work(size_of(&source.network, question)?);
-        Ok(self.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 })?.plan)
+        Ok(self.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] })?.plan)
     }
 }
 
@@ -117,6 +125,9 @@ fn network_of(
     match role {
         Role::Autoencoder => Source::autoencoder(file, found, placing),
         Role::Vision => Source::vision(file, found, placing),
+        Role::Control => alone(Source::control(file, found, placing)?),
+        Role::ModelPatch => Source::model_patch(file, found, placing),
+        Role::Upscale => Source::upscaler(file, found, placing),
         Role::Text => {
             let encoders = Source::encoders(file, found, &placing)?;
             encoders
@@ -126,6 +137,18 @@ fn network_of(
         }
         _ => Source::diffusion(file, found, None, placing),
     }
+}
+
+/// A control network that needs nothing of the model that it controls, whose file is not asked for here.
+fn alone(source: Source) -> Result<Source> {
+    if source.control_network()?.needs_base() {
+        return Err(Error::Told(format!(
+            "{} has weights of the model that it controls, so it cannot be planned without one; run a workflow that uses \
+             both instead",
+            source.name()
+        )));
+    }
+    Ok(source)
 }
 
 /// A picture as the network's latents count it.
@@ -148,6 +171,7 @@ fn size_of(network: &Network, question: &PlanQuestion) -> Result<PictureSize> {
     }
     Ok(PictureSize {
         batch: question.batch,
+        frames: 1,
         height: height / pixels,
         width: width / pixels,
         evaluations: if question.cfg { 2 } else { 1 },

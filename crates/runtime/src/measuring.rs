@@ -48,14 +48,14 @@ pub struct Bandwidth {
 }
 
 /// Who a device is: with another card or driver, what was measured is of no use.
-pub(super) fn identity(device: &Device) -> String {
+pub(crate) fn identity(device: &Device) -> String {
     let about = device.description();
     format!("{}; {}", about.name, about.detail)
 }
 
 /// Everything that is to be known of a device. A simulated one is taken at its word, as far as it gives it; the first run
 /// corrects what the host cannot keep up with.
-pub(super) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
+pub(crate) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     let mut profile = DeviceProfile::new(identity(device));
     if let Some(said) = device.said() {
         profile.link_bytes_per_s = Some(said.link_bytes_per_s);

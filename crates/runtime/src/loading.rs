@@ -12,25 +12,30 @@ use placement::Amounts;
 use residency::{Cancel, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
-use super::changed_files::trusted;
-use super::handles::{Lora, patch_set};
-use super::planning::{Demand, Planned};
-use super::stats::ModelStats;
-use super::{Source, Studio, Work};
 use crate::Result;
+use crate::changed_files::trusted;
+use crate::planning::{Demand, Planned};
+use crate::stats::ModelStats;
+use crate::weight_patches::{WeightPatch, patch_set};
+use crate::{Runtime, Source, Work};
+
+/// The most names of tensors that a line of the log has.
+const UNUSED_SHOWN: usize = 4;
 
 /// One network of a file: what is loaded of it once supersedes what was loaded before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     file: PathBuf,
     prefix: String,
     modified: Option<SystemTime>,
     cast: Option<DType>,
+    /// The model that it has weights of, if it has.
+    base: Option<Box<Identity>>,
 }
 
 /// What a network was loaded from, and how: two that are equal are one loaded model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LoadKey {
+pub(crate) struct LoadKey {
     identity: Identity,
     compute: DeviceId,
     allocation: String,
@@ -38,27 +43,39 @@ pub(super) struct LoadKey {
 
 /// A model in the registry, as it was loaded.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(crate) struct Loaded {
     id: ModelId,
     planned: Planned,
     family: String,
-    /// The patches in force: files by signature, with their strengths.
-    patches: Vec<(u64, u64)>,
+    /// The patches in force, by their signatures.
+    patches: Vec<u64>,
     /// What its patches keep on the compute device.
     patch_bytes: u64,
+    /// Whether it was planned beside others that were open.
+    is_beside: bool,
+}
+
+/// What a network is opened beside.
+#[derive(Clone, Copy, Default)]
+struct Beside<'a> {
+    /// Models that are open already.
+    open: &'a [ModelId],
+    /// Bytes on its compute device that others need.
+    more_bytes: u64,
 }
 
 /// One network in one way of loading: whoever plans, stages or patches it holds its lock, and nobody else's.
 type Slot = Arc<Mutex<Option<Loaded>>>;
 
 /// What is loaded, by what it was loaded from.
-pub(super) type LoadedModels = HashMap<LoadKey, Slot>;
+pub(crate) type LoadedModels = HashMap<LoadKey, Slot>;
 
 /// A model that is open for use.
-pub(crate) struct Opened {
-    pub(crate) session: Session,
+pub struct Opened {
+    /// Where its weights are leased from.
+    pub session: Session,
     /// The work that it was planned for: what was wanted, or the same in tiles.
-    pub(crate) work: Work,
+    pub work: Work,
     id: ModelId,
     planned: Planned,
     before: StreamStats,
@@ -66,25 +83,28 @@ pub(crate) struct Opened {
 
 /// What is opened: a network with its patches, for some work.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) source: &'a Source,
+pub struct Wanted<'a> {
+    /// The network.
+    pub source: &'a Source,
     /// The encoders of the same value, which say what LoRA files mean by their numbers.
-    pub(crate) beside: &'a [Arc<Source>],
-    pub(crate) loras: &'a [Lora],
-    pub(crate) work: &'a Work,
+    pub beside: &'a [Arc<Source>],
+    /// What is patched into it.
+    pub loras: &'a [WeightPatch],
+    /// What it is to do.
+    pub work: &'a Work,
 }
 
 impl Loaded {
-    pub(super) fn id(&self) -> ModelId {
+    pub(crate) fn id(&self) -> ModelId {
         self.id
     }
 }
 
-impl Studio {
+impl Runtime {
     /// Registers a network as its loader says, before anything uses it, so that an allocation that cannot be made is
     /// told at the loader. Nothing is copied yet. What was registered of the same file before leaves as soon as
     /// nothing refers to it.
-    pub(crate) fn register(&self, source: &Source) -> Result<()> {
+    pub fn register(&self, source: &Source) -> Result<()> {
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
         self.forget_damaged(&mut loaded, source);
@@ -102,7 +122,9 @@ impl Studio {
                 id
             }
             None => {
-                let planned = self.plan(source, Demand { work: None, patch_bytes: 0, more_bytes: 0 })?;
+                tell_unused(source)?;
+                let planned =
+                    self.plan(source, Demand { work: None, patch_bytes: 0, more_bytes: 0, beside: &[] })?;
                 loaded.insert(self.load(source, planned, 0)?).id
             }
         };
@@ -112,34 +134,87 @@ impl Studio {
 
     /// Opens a network and works with it. If a device runs out of memory meanwhile, it is tried once more with
     /// more room: other models leave the device, and what is placed automatically keeps less there.
-    pub(crate) fn with_session<T>(
+    pub fn with_session<T>(
         &self,
         wanted: Wanted<'_>,
         cancel: &Cancel,
         mut work: impl FnMut(&Opened) -> Result<T>,
     ) -> Result<T> {
-        let first = self.open(wanted, cancel).and_then(|opened| self.work_with(opened, &mut work));
-        match first {
+        self.with_sessions(wanted, &[], cancel, |opened, _| work(opened))
+    }
+
+    /// The same for a network that works together with others, which are open as long as it is and leave it the room that
+    /// it needs.
+    pub fn with_sessions<T>(
+        &self,
+        wanted: Wanted<'_>,
+        others: &[Wanted<'_>],
+        cancel: &Cancel,
+        mut work: impl FnMut(&Opened, &[Opened]) -> Result<T>,
+    ) -> Result<T> {
+        let mut attempt = || {
+            let (opened, others) = self.open_all(wanted, others, cancel)?;
+            self.work_with(opened, others, &mut work)
+        };
+        match attempt() {
             Err(error) => {
                 let Some(short) = error.out_of_memory() else { return Err(error) };
                 tracing::warn!("{}: {short}; trying again with more room", wanted.source.name());
                 self.make_room(wanted, short)?;
-                self.open(wanted, cancel).and_then(|opened| self.work_with(opened, &mut work))
+                attempt()
             }
             done => done,
         }
     }
 
-    fn work_with<T>(&self, opened: Opened, work: &mut impl FnMut(&Opened) -> Result<T>) -> Result<T> {
-        let done = trusted(&opened, work)?;
-        let Opened { session, id, planned, .. } = opened;
-        drop(session);
-        self.learn_from(id, &planned);
+    fn work_with<T>(
+        &self,
+        opened: Opened,
+        others: Vec<Opened>,
+        work: &mut impl FnMut(&Opened, &[Opened]) -> Result<T>,
+    ) -> Result<T> {
+        let done = trusted(std::iter::once(&opened).chain(&others), || work(&opened, &others))?;
+        for Opened { session, id, planned, .. } in std::iter::once(opened).chain(others) {
+            drop(session);
+            self.learn_from(id, &planned);
+        }
         Ok(done)
     }
 
+    /// Opens a network, and others that work together with it. The others come first: what they leave is at least what the
+    /// network cannot do without, and the network is planned for the rest.
+    fn open_all(
+        &self,
+        wanted: Wanted<'_>,
+        others: &[Wanted<'_>],
+        cancel: &Cancel,
+    ) -> Result<(Opened, Vec<Opened>)> {
+        if others.is_empty() {
+            return Ok((self.open(wanted, Beside::default(), cancel)?, Vec::new()));
+        }
+        let compute = wanted.source.placing.compute;
+        let alone = Demand { work: Some(wanted.work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let alone = self.plan(wanted.source, alone)?;
+        let (mut opened, mut open): (Vec<Opened>, Vec<ModelId>) = (Vec::new(), Vec::new());
+        for other in others {
+            let is_there = other.source.placing.compute == compute;
+            let more_bytes = if is_there { alone.least_bytes() } else { 0 };
+            let other = self.open(*other, Beside { open: &open, more_bytes }, cancel)?;
+            open.push(other.id);
+            opened.push(other);
+        }
+        // They work one after the other: each needs its own room, and what the others hold meanwhile.
+        let there =
+            || opened.iter().map(|other| &other.planned).filter(|other| other.plan.compute == compute);
+        let held: u64 = there().map(Planned::held_bytes).sum();
+        let most = there().map(|other| other.working_bytes() + held - other.held_bytes()).max().unwrap_or(0);
+        let more_bytes = held.max(most.saturating_sub(alone.working_bytes()));
+        let wanted = self.open(wanted, Beside { open: &open, more_bytes }, cancel)?;
+        Ok((wanted, opened))
+    }
+
     /// Unloads a network that a node is done with, unless it was loaded to stay. Its next use loads it again.
-    pub(crate) fn let_go(&self, source: &Source) -> Result<()> {
+    pub fn let_go(&self, source: &Source) -> Result<()> {
         if source.placing.retention == Retention::Keep {
             return Ok(());
         }
@@ -149,7 +224,7 @@ impl Studio {
     }
 
     /// Notes what one step took.
-    pub(crate) fn note_evaluation(&self, opened: &Opened, started: Instant) {
+    pub fn note_evaluation(&self, opened: &Opened, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
         let now = opened.session.stats();
         let streamed = StreamStats {
@@ -161,13 +236,12 @@ impl Studio {
         self.stats.evaluated(opened.id, seconds, streamed);
     }
 
-    fn open(&self, wanted: Wanted<'_>, cancel: &Cancel) -> Result<Opened> {
+    fn open(&self, wanted: Wanted<'_>, beside: Beside<'_>, cancel: &Cancel) -> Result<Opened> {
         let source = wanted.source;
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
         self.forget_damaged(&mut loaded, source);
-        let bits = |lora: &Lora| (lora.file.signature(), lora.strength.to_bits());
-        let patches: Vec<(u64, u64)> = wanted.loras.iter().map(bits).collect();
+        let patches: Vec<u64> = wanted.loras.iter().map(WeightPatch::signature).collect();
         let known = loaded.take().filter(|known| self.residency.contains(known.id));
         let changed = known.as_ref().is_none_or(|known| known.patches != patches);
         let set = if changed { Some(patch_set(source, wanted.beside, wanted.loras)?) } else { None };
@@ -175,7 +249,7 @@ impl Studio {
             (Some(set), _) => self.patch_bytes(source, set)?,
             (None, known) => known.as_ref().map_or(0, |known| known.patch_bytes),
         };
-        let known = self.planned_for(wanted, known, patch_bytes)?;
+        let known = self.planned_for(wanted, known, patch_bytes, beside)?;
         // From here on an error leaves the model registered, to be used or freed later.
         let known = loaded.insert(known);
         known.patch_bytes = patch_bytes;
@@ -196,29 +270,44 @@ impl Studio {
 
     /// The model loaded under a plan that holds for the work. One whose copies are made stays as it is while it leaves
     /// room enough.
-    fn planned_for(&self, wanted: Wanted<'_>, known: Option<Loaded>, patch_bytes: u64) -> Result<Loaded> {
+    fn planned_for(
+        &self,
+        wanted: Wanted<'_>,
+        known: Option<Loaded>,
+        patch_bytes: u64,
+        beside: Beside<'_>,
+    ) -> Result<Loaded> {
         let source = wanted.source;
-        let mut fresh = self.plan(source, Demand { work: Some(wanted.work), patch_bytes, more_bytes: 0 })?;
-        let Some(mut known) = known else { return self.load(source, fresh, patch_bytes) };
+        let Beside { open, more_bytes } = beside;
+        let is_beside = !open.is_empty() || more_bytes > 0;
+        let demand = Demand { work: Some(wanted.work), patch_bytes, more_bytes, beside: open };
+        let mut fresh = self.plan(source, demand)?;
+        let Some(mut known) = known else {
+            return Ok(Loaded { is_beside, ..self.load(source, fresh, patch_bytes)? });
+        };
         let in_force = &known.planned.plan;
         let same = in_force.blocks == fresh.plan.blocks && in_force.ring == fresh.plan.ring;
-        let roomy = in_force.devices.iter().all(|usage| {
-            let needed = fresh.plan.device(usage.device).map_or(0, |fresh| fresh.working_bytes);
-            usage.working_bytes >= needed
-        });
+        // What was planned beside others is not what is best alone, nor the other way round.
+        let is_alone = !known.is_beside && !is_beside;
+        let roomy = is_alone
+            && in_force.devices.iter().all(|usage| {
+                let needed = fresh.plan.device(usage.device).map_or(0, |fresh| fresh.working_bytes);
+                usage.working_bytes >= needed
+            });
         // A model that has no copies yet is registered anew, so that what is shown is what will be.
         if (same || roomy) && self.residency.is_staged(known.id) {
             let mut plan = if same { fresh.plan.clone() } else { in_force.clone() };
             plan.prediction = fresh.predict(&plan)?;
             fresh.plan = plan;
             known.planned = fresh;
+            known.is_beside = is_beside;
             return Ok(known);
         }
         let retention = self.residency.retention(known.id)?;
         self.residency.unload(known.id)?;
         let loaded = self.load(source, fresh, patch_bytes)?;
         self.residency.set_retention(loaded.id, retention)?;
-        Ok(loaded)
+        Ok(Loaded { is_beside, ..loaded })
     }
 
     /// Registers a network under a plan, in place of what was registered of the same file and is no longer used.
@@ -236,7 +325,7 @@ impl Studio {
         let family = manifest.family().to_owned();
         let id = self.residency.load(manifest, planned.plan.clone(), options)?;
         source.hold(self.residency.claim(id)?);
-        Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes })
+        Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes, is_beside: false })
     }
 
     /// What else is registered of the same file and role leaves as soon as nothing refers to it. Where the later
@@ -281,7 +370,8 @@ impl Studio {
         let retention = self.residency.retention(known.id)?;
         self.residency.unload(known.id)?;
         let more_bytes = short.wanted.saturating_sub(short.available).max(known.planned.working_bytes() / 4);
-        let demand = Demand { work: Some(wanted.work), patch_bytes: known.patch_bytes, more_bytes };
+        let demand =
+            Demand { work: Some(wanted.work), patch_bytes: known.patch_bytes, more_bytes, beside: &[] };
         let planned = self.plan(wanted.source, demand)?;
         let new = self.load(wanted.source, planned, known.patch_bytes)?;
         self.residency.set_retention(new.id, retention)?;
@@ -308,12 +398,13 @@ impl Studio {
 }
 
 impl Identity {
-    pub(super) fn of(source: &Source) -> Identity {
+    pub(crate) fn of(source: &Source) -> Identity {
         Identity {
             file: source.file.path().to_owned(),
-            prefix: source.prefix.clone(),
+            prefix: source.part.prefix.clone(),
             modified: source.modified,
             cast: source.cast,
+            base: source.base().cloned().map(Box::new),
         }
     }
 }
@@ -337,6 +428,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Logs what is strange about a network's file, and its tensors that nothing reads: a file may hold more than its family knows, and then computes
+/// something else than who made it meant.
+fn tell_unused(source: &Source) -> Result<()> {
+    let unused = source.unused()?;
+    if let Some(text) = unused_text(&unused, &source.part.name) {
+        tracing::warn!("{}: {text}", source.name());
+    }
+    for warning in source.file.warnings() {
+        tracing::warn!("{}: {warning}", source.name());
+    }
+    Ok(())
+}
+
+/// How many tensors are not used, and the first of them; none if all are.
+fn unused_text(unused: &[&str], network: &str) -> Option<String> {
+    let first = unused.iter().take(UNUSED_SHOWN).copied().collect::<Vec<_>>().join(", ");
+    let more = if unused.len() > UNUSED_SHOWN { ", …" } else { "" };
+    match unused.len() {
+        0 => None,
+        1 => Some(format!("1 tensor is not used by {network}: {first}")),
+        count => Some(format!("{count} tensors are not used by {network}: {first}{more}")),
+    }
+}
+
 fn is_automatic(source: &Source) -> bool {
     source.placing.allocation.allocation().amounts == Amounts::Automatic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_used_is_told_in_one_line() {
+        assert_eq!(unused_text(&[], "CLIP-L"), None);
+        let text = |unused: &[&str]| unused_text(unused, "CLIP-L").unwrap();
+        assert_eq!(text(&["logit_scale"]), "1 tensor is not used by CLIP-L: logit_scale");
+        assert_eq!(text(&["a", "b"]), "2 tensors are not used by CLIP-L: a, b");
+        assert_eq!(text(&["a", "b", "c", "d", "e"]), "5 tensors are not used by CLIP-L: a, b, c, d, …");
+    }
 }

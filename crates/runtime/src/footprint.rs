@@ -8,26 +8,28 @@ use meta::{DType, DeviceId};
 use placement::{DeviceProfile, PlanRequest};
 use residency::{Cancel, LoadOptions, Manifest, Residency};
 
-use super::{Source, Work};
 use crate::Result;
+use crate::{Source, Work};
 
 /// Memory of a null device: more than any model takes.
 const BOUNDLESS: u64 = 1 << 52;
 
 /// What work takes of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Footprint {
+pub struct Footprint {
     /// The most bytes at a time beside the weights.
-    pub(crate) working_bytes: u64,
+    pub working_bytes: u64,
+    /// Bytes that it goes on holding between its steps, while others work.
+    pub held_bytes: u64,
     /// The most bytes that one block hands to the next.
-    pub(crate) handed_bytes: u64,
+    pub handed_bytes: u64,
     /// Seconds of every block on the device, by its profile.
-    pub(crate) block_seconds: Vec<f64>,
+    pub block_seconds: Vec<f64>,
 }
 
 impl Footprint {
     /// Does the work on a null device like this one.
-    pub(super) fn of(
+    pub(crate) fn of(
         source: &Source,
         manifest: Manifest,
         work: &Work,
@@ -45,12 +47,13 @@ impl Footprint {
         let session = residency.open(id, &Cancel::default())?;
         let weights = null.ledger().report().used;
         null.ledger().take_peak();
-        source.network.rehearse(&session, work)?;
+        let held_bytes = source.network.rehearse(&session, work)?;
         let peak = null.ledger().take_peak();
         drop(session);
         let profile = residency.models().into_iter().find_map(|model| model.profile);
         let mut footprint = Footprint {
             working_bytes: peak.saturating_sub(weights),
+            held_bytes,
             handed_bytes: 0,
             block_seconds: vec![0.0; blocks],
         };
@@ -65,7 +68,7 @@ impl Footprint {
     }
 
     /// Seconds of all blocks.
-    pub(crate) fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.block_seconds.iter().sum()
     }
 }
@@ -98,16 +101,18 @@ fn cost_of(call: &OpCall) -> placement::OpCost {
 mod tests {
     use device::{Backend, SimBackend, SimSpec};
     use device_cpu::CpuBackend;
+    use models::conditioning::CondShape;
     use models::detect::detect;
+    use models::vae::CodedSize;
     use testkit::ScratchDir;
 
     use super::*;
     use crate::Folders;
-    use crate::studio::planning::Demand;
-    use crate::studio::{CodedSize, EvaluationShape, Placing, Settings, Studio};
+    use crate::planning::Demand;
+    use crate::{EvaluationShape, Placing, Runtime, Settings};
 
-    /// A studio on the CPU and one simulated device.
-    fn studio(spec: &str) -> (Studio, ScratchDir) {
+    /// A runtime on the CPU and one simulated device.
+    fn runtime(spec: &str) -> (Runtime, ScratchDir) {
         let dir = ScratchDir::new().unwrap();
         let host = Arc::new(CpuBackend::new());
         let cpu = Device::new(Arc::clone(&host) as Arc<dyn Backend>, 8 << 30);
@@ -116,12 +121,12 @@ mod tests {
         let devices = Registry::new([cpu, Device::new(Arc::new(sim), spec.memory)]);
         let settings =
             Settings { profile_file: Some(dir.path().join("machine.json")), ..Settings::default() };
-        (Studio::new(Folders::at(dir.path()), devices, DeviceId::sim(0), settings), dir)
+        (Runtime::new(Folders::at(dir.path()), devices, DeviceId::sim(0), settings), dir)
     }
 
-    fn source(studio: &Studio, dir: &ScratchDir, name: &str) -> Source {
+    fn source(runtime: &Runtime, dir: &ScratchDir, name: &str) -> Source {
         let path = testkit::Manifest::bundled(name).unwrap().write_to(dir.path()).unwrap();
-        let file = studio.open_file(&path).unwrap();
+        let file = runtime.open_file(&path).unwrap();
         let (found, placing) = (detect(&file), Placing::automatic(DeviceId::sim(0)));
         match name {
             name if name.starts_with("t5") => Source::encoders(&file, &found, &placing).unwrap().remove(0),
@@ -131,19 +136,25 @@ mod tests {
     }
 
     fn step(height: usize, width: usize, texts: &[usize]) -> Work {
-        let shape = |text: &usize| EvaluationShape { height, width, text: *text, references: Vec::new() };
-        Work::step(1, texts.iter().map(shape).collect())
+        let shape = |text: &usize| EvaluationShape {
+            height,
+            width,
+            cond: CondShape { tokens: *text, ..CondShape::default() },
+            altered: Vec::new(),
+        };
+        Work::step(1, 1, texts.iter().map(shape).collect())
     }
 
     /// What the work takes of a device that really computes, beside the weights.
-    fn peak_of(studio: &Studio, source: &Source, work: &Work) -> u64 {
-        let planned =
-            studio.plan(source, Demand { work: Some(work), patch_bytes: 0, more_bytes: 0 }).unwrap();
-        let residency = Residency::new(studio.devices.clone());
+    fn peak_of(runtime: &Runtime, source: &Source, work: &Work) -> u64 {
+        let planned = runtime
+            .plan(source, Demand { work: Some(work), patch_bytes: 0, more_bytes: 0, beside: &[] })
+            .unwrap();
+        let residency = Residency::new(runtime.devices.clone());
         let options = LoadOptions { dtype: Some(planned.dtype), ..LoadOptions::default() };
         let id = residency.load(source.manifest().unwrap(), planned.plan, options).unwrap();
         let session = residency.open(id, &Cancel::default()).unwrap();
-        let ledger = studio.devices.get(DeviceId::sim(0)).unwrap().ledger();
+        let ledger = runtime.devices.get(DeviceId::sim(0)).unwrap().ledger();
         let before = ledger.report().used;
         ledger.take_peak();
         source.network.rehearse(&session, work).unwrap();
@@ -152,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_rehearsal_tells_what_the_device_will_hold() {
-        let (studio, dir) = studio("6gb@50gbps");
+        let (runtime, dir) = runtime("6gb@50gbps");
         let cases = [
             ("flux_dev_micro", vec![step(16, 16, &[12]), step(32, 24, &[64]), step(16, 40, &[12, 12])]),
             ("t5xxl_tiny", [16, 64, 256].map(|tokens| Work::Text { chunks: 1, tokens }).to_vec()),
@@ -164,12 +175,12 @@ mod tests {
             ),
         ];
         for (name, works) in cases {
-            let source = source(&studio, &dir, name);
+            let source = source(&runtime, &dir, name);
             for work in works {
-                let planned =
-                    studio.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 });
+                let planned = runtime
+                    .plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] });
                 let told = planned.unwrap().working_bytes() as f64;
-                let peak = peak_of(&studio, &source, &work) as f64;
+                let peak = peak_of(&runtime, &source, &work) as f64;
                 assert!((told / peak - 1.0).abs() <= 0.02, "{name}, {work:?}: told {told}, used {peak}");
             }
         }
@@ -177,19 +188,19 @@ mod tests {
 
     #[test]
     fn a_device_with_little_more_than_the_streamed_peak_will_do() {
-        let (roomy, dir) = studio("2gb@50gbps");
+        let (roomy, dir) = runtime("2gb@50gbps");
         let flux = source(&roomy, &dir, "flux_dev_micro");
         let work = step(16, 16, &[12]);
-        let demand = Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0 };
+        let demand = Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] };
         // The smallest plan: everything that can stream does, through one slot.
         let request = roomy.plan(&flux, demand).unwrap().request;
         let fixed: u64 = request.blocks.iter().filter(|block| block.pinned).map(|block| block.bytes).sum();
         let largest =
             request.blocks.iter().filter(|block| !block.pinned).map(|block| block.bytes).max().unwrap();
         let least = fixed + largest + request.working_bytes;
-        let (tight, _) = studio(&format!("{}b@50gbps", least + least / 20));
+        let (tight, _) = runtime(&format!("{}b@50gbps", least + least / 20));
         assert!(tight.plan(&flux, demand).is_ok());
-        let (small, _) = studio(&format!("{}b@50gbps", least * 9 / 10));
+        let (small, _) = runtime(&format!("{}b@50gbps", least * 9 / 10));
         let error = small.plan(&flux, demand).unwrap_err();
         assert!(matches!(error, crate::Error::Plan(placement::PlanError::NoRoom { .. })), "{error}");
     }

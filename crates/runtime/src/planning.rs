@@ -5,45 +5,57 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use device::Device;
-use meta::{DType, DeviceId};
+use meta::{DType, DeviceId, DeviceKind};
 use placement::{DeviceSpec, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest, Prediction};
-use residency::{Manifest, Residency};
+use residency::{Manifest, ModelId, Residency};
 use tensor::Lane;
 
-use super::footprint::Footprint;
-use super::profiling;
-use super::{Source, Studio, Work};
 use crate::Result;
+use crate::footprint::Footprint;
+use crate::profiling;
+use crate::{Runtime, Source, Work};
 
-/// Sides of the tiles, in latent values, that are tried where a whole picture has no room.
-const TILES: [usize; 3] = [64, 32, 16];
 /// Rehearsals that are remembered; all are forgotten when there are more.
 const MOST_FOOTPRINTS: usize = 512;
 
 /// A plan with what it was made from.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
-    pub(crate) plan: Plan,
+pub struct Planned {
+    pub plan: Plan,
     /// What it was made for: the work that was asked for, or the same in tiles.
-    pub(crate) work: Work,
+    pub work: Work,
     /// The element type of activations.
-    pub(crate) dtype: DType,
+    pub dtype: DType,
     /// What the work takes of each device that may compute, uncorrected by what was learnt.
-    pub(crate) footprints: HashMap<DeviceId, Arc<Footprint>>,
+    pub footprints: HashMap<DeviceId, Arc<Footprint>>,
     /// The name under which times are learnt.
-    pub(crate) workload: String,
-    pub(super) request: PlanRequest,
+    pub workload: String,
+    pub(crate) request: PlanRequest,
     outside_s: f64,
 }
 
 impl Planned {
     /// Bytes to work in that the plan leaves on the compute device.
-    pub(crate) fn working_bytes(&self) -> u64 {
+    pub fn working_bytes(&self) -> u64 {
         self.request.working_bytes
     }
 
+    /// Bytes of the compute device that it cannot do without: what stays there whatever the plan, two blocks that stream,
+    /// and room to work in.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        let blocks = || self.request.blocks.iter();
+        let fixed: u64 = blocks().filter(|block| block.pinned).map(|block| block.bytes).sum();
+        let largest = blocks().filter(|block| !block.pinned).map(|block| block.bytes).max().unwrap_or(0);
+        fixed.saturating_add(largest.saturating_mul(2)).saturating_add(self.working_bytes())
+    }
+
+    /// Bytes on the compute device that the work goes on holding between its steps.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.footprints.get(&self.plan.compute).map_or(0, |footprint| footprint.held_bytes)
+    }
+
     /// What a step would take under another plan for the same model, which is in force.
-    pub(crate) fn predict(&self, in_force: &Plan) -> Result<Prediction> {
+    pub fn predict(&self, in_force: &Plan) -> Result<Prediction> {
         let mut prediction = placement::predict(&self.request, in_force)?;
         prediction.seconds_per_step += self.outside_s;
         Ok(prediction)
@@ -52,32 +64,36 @@ impl Planned {
 
 /// What is asked of the planner besides the network.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demand<'a> {
+pub struct Demand<'a> {
     /// The work; none before any is known, when only the weights must find a place.
-    pub(crate) work: Option<&'a Work>,
+    pub work: Option<&'a Work>,
     /// Bytes on the compute device beside weights and activations: factors of patches.
-    pub(crate) patch_bytes: u64,
-    /// Room that a device turned out to need besides.
-    pub(crate) more_bytes: u64,
+    pub patch_bytes: u64,
+    /// Room on the compute device for others, or that it turned out to need besides.
+    pub more_bytes: u64,
+    /// Models that are open meanwhile: their copies do not leave.
+    pub beside: &'a [ModelId],
 }
 
 /// What a footprint is remembered by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct FootprintKey {
+pub(crate) struct FootprintKey {
     identity: super::loading::Identity,
     device: DeviceId,
     dtype: DType,
     work: Work,
 }
 
-impl Studio {
+impl Runtime {
     /// Where the blocks of a network go for this work. Work that can be done in tiles is, where a whole picture has no
     /// room.
-    pub(crate) fn plan(&self, source: &Source, demand: Demand<'_>) -> Result<Planned> {
+    pub fn plan(&self, source: &Source, demand: Demand<'_>) -> Result<Planned> {
         let manifest = source.manifest()?;
         let mut planned = self.plan_as_asked(source, &manifest, demand);
-        let smaller =
-            demand.work.into_iter().flat_map(|work| TILES.iter().filter_map(|tile| work.in_tiles(*tile)));
+        let smaller = demand
+            .work
+            .into_iter()
+            .flat_map(|work| work.smaller_tiles().iter().filter_map(|tile| work.in_tiles(*tile)));
         for tiled in smaller {
             // The error that is told in the end is that of the smallest tiles: what they need is the least.
             if !matches!(planned, Err(crate::Error::Plan(PlanError::NoRoom { .. }))) {
@@ -105,7 +121,7 @@ impl Studio {
         };
         let own = corrected(compute);
         let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
-        let specs = self.device_specs(&profile, factor);
+        let specs = self.device_specs(&profile, demand.beside, factor);
         let mut request = Residency::plan_request(manifest, compute, specs);
         // What a block takes where it computes, with the device's rounding.
         let device = self.devices.get(compute)?;
@@ -115,6 +131,11 @@ impl Studio {
             .for_each(|block| block.bytes = device.allocation_bytes(block.bytes as usize));
         request.allocation = source.placing.allocation.clone();
         request.overfull = Overfull::Trim;
+        // A card's copies write into the memory that its kernels read; a peer on the same card reads from it, too.
+        let memory = profiling::of(&profile, compute).memory_bytes_per_s.filter(|speed| *speed > 0.0);
+        if let Some(memory) = memory.filter(|_| compute.kind == DeviceKind::Cuda) {
+            request.arrival_s_per_byte = 2.0 / memory;
+        }
         let mut outside_s = 0.0;
         request.working_bytes = demand.patch_bytes.saturating_add(demand.more_bytes);
         if let Some(footprint) = footprints.get(&compute) {
@@ -172,14 +193,22 @@ impl Studio {
     }
 
     /// The element type that a network's activations have where it computes.
-    pub(crate) fn activations_of(&self, source: &Source) -> Result<DType> {
+    pub fn activations_of(&self, source: &Source) -> Result<DType> {
         let device = self.devices.get(source.placing.compute)?;
-        Ok(Lane::choose(device, source.network.activations())?.dtype())
+        let may_have = source.network.activations();
+        let said = self.settings.activations.filter(|dtype| may_have.contains(dtype));
+        let lane = said.map_or_else(|| Lane::choose(device, may_have), |dtype| Lane::new(device, dtype));
+        Ok(lane?.dtype())
     }
 
-    /// Every device, with what is free on it or would be if no other model had copies there.
-    fn device_specs(&self, profile: &MachineProfile, factor: impl Fn(DeviceId) -> f64) -> Vec<DeviceSpec> {
-        let held = self.residency.bytes_held();
+    /// Every device, with what is free on it or would be if no other model had copies there but for those that stay.
+    fn device_specs(
+        &self,
+        profile: &MachineProfile,
+        beside: &[ModelId],
+        factor: impl Fn(DeviceId) -> f64,
+    ) -> Vec<DeviceSpec> {
+        let held = self.residency.bytes_held(beside);
         let spec = |device: &Device| {
             let (id, report) = (device.id(), device.ledger().report());
             let others = self.devices.iter().map(Device::id).filter(|other| *other != id);
