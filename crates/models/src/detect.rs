@@ -3,14 +3,25 @@
 //! A file has parts: a diffusion model alone is one part, an all-in-one checkpoint has text encoders and an
 //! autoencoder beside it. Each part has the prefix under which its tensors have the names that the model knows.
 
-mod rules;
+mod named;
+mod signs;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use checkpoint::{Checkpoint, Entry, Precision};
 use meta::ByteSize;
 
+use crate::control::{self, ControlFamily};
+use crate::diffusion::model_patches::{self, PatchFamily};
+use crate::diffusion::{self, DiffusionFamily};
+use crate::text::{self, TextArchitecture};
+use crate::upscale::{self, UpscalerFamily};
+use crate::vae::{self, AutoencoderFamily};
+use crate::vision::{self, VisionFamily};
 use crate::{Error, Result};
+
+pub use signs::{Neighbours, Sign};
 
 /// What a file is.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +32,8 @@ pub struct Detected {
     pub parts: Vec<Part>,
     /// The first tensors' names, for a message about a file that was not recognised.
     first_names: Vec<String>,
+    /// What the file itself says that it is, for the same message.
+    said: Option<Cow<'static, str>>,
 }
 
 /// One model in a file.
@@ -28,8 +41,10 @@ pub struct Detected {
 pub struct Part {
     /// What it is for.
     pub role: Role,
-    /// Its family and variant.
-    pub family: Family,
+    /// What the field calls it, with its variant: `FLUX.1 dev`, `CLIP-L`.
+    pub name: Cow<'static, str>,
+    /// Who can read it, unless it is known by name only.
+    pub reader: Option<Reader>,
     /// How its tensors are named.
     pub layout: Layout,
     /// What stands in front of its tensors' names.
@@ -38,6 +53,8 @@ pub struct Part {
     pub precision: Precision,
     /// Its stored bytes.
     pub bytes: u64,
+    /// The prefixes of other parts that lie within its own.
+    inner: Vec<String>,
 }
 
 /// What a model is for.
@@ -51,59 +68,58 @@ pub enum Role {
     Autoencoder,
     /// Says what is in a picture.
     Vision,
+    /// Tells a diffusion model to follow a picture.
+    Control,
+    /// Changes a diffusion model's image between its blocks.
+    ModelPatch,
+    /// Makes pictures larger, or better at their size.
+    Upscale,
     /// Changes the weights of another model.
     Patch,
+    /// Learned vectors that a prompt names.
+    Embedding,
     /// Anything else that is recognised.
     Other,
 }
 
-/// A model's family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// FLUX.1.
-    Flux(FluxVariant),
-    /// A CLIP text encoder of this width: 768 is CLIP-L, 1280 CLIP-G.
-    Clip {
-        /// Values per token.
-        width: usize,
-    },
-    /// A T5 encoder of this width: 4096 is T5-XXL.
-    T5 {
-        /// Values per token.
-        width: usize,
-    },
-    /// A UMT5 encoder of this width, which has a position table in every layer.
-    Umt5 {
-        /// Values per token.
-        width: usize,
-    },
-    /// The KL autoencoder for images, with this many latent channels: 16 for FLUX, 4 for SD.
-    Kl {
-        /// Channels of a latent.
-        channels: usize,
-    },
-    /// Florence-2 with a language model of this width: 768 is base, 1024 large.
-    Florence2 {
-        /// Values per token.
-        width: usize,
-    },
-    /// A LoRA or another patch for weights.
-    Lora,
-    /// A family that is recognised by name only.
-    Named(&'static str),
+/// Who reads a part of a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Reader {
+    /// A family of diffusion models.
+    Diffusion(&'static DiffusionFamily),
+    /// An architecture of text encoders.
+    Text(&'static TextArchitecture),
+    /// A family of autoencoders.
+    Autoencoder(&'static AutoencoderFamily),
+    /// A family of vision models.
+    Vision(&'static VisionFamily),
+    /// A kind of control networks.
+    Control(&'static ControlFamily),
+    /// A kind of model patches.
+    ModelPatch(&'static PatchFamily),
+    /// A family of upscalers.
+    Upscale(&'static UpscalerFamily),
 }
 
-/// Which FLUX.1 it is. Kontext has the tensors of dev and differs only in what it was trained for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FluxVariant {
-    /// With guidance: dev and Kontext.
-    Dev,
-    /// Without guidance.
-    Schnell,
-    /// With a masked image and its mask beside the latent.
-    Fill,
-    /// With a control image beside the latent: Canny and Depth.
-    Control,
+impl Reader {
+    /// The name of the family or architecture.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Reader::Diffusion(family) => family.name,
+            Reader::Text(architecture) => architecture.name,
+            Reader::Autoencoder(family) => family.name,
+            Reader::Vision(family) => family.name,
+            Reader::Control(family) => family.name,
+            Reader::ModelPatch(family) => family.name,
+            Reader::Upscale(family) => family.name,
+        }
+    }
+}
+
+impl PartialEq for Reader {
+    fn eq(&self, other: &Reader) -> bool {
+        self.name() == other.name()
+    }
 }
 
 /// How a part's tensors are named.
@@ -119,40 +135,37 @@ pub enum Layout {
     LlamaCpp,
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Family::Flux(FluxVariant::Dev) => f.write_str("FLUX.1 dev"),
-            Family::Flux(FluxVariant::Schnell) => f.write_str("FLUX.1 schnell"),
-            Family::Flux(FluxVariant::Fill) => f.write_str("FLUX.1 Fill"),
-            Family::Flux(FluxVariant::Control) => f.write_str("FLUX.1 Canny or Depth"),
-            Family::Clip { width: 768 } => f.write_str("CLIP-L"),
-            Family::Clip { width: 1280 } => f.write_str("CLIP-G"),
-            Family::Clip { width } => write!(f, "CLIP of width {width}"),
-            Family::T5 { width: 4096 } => f.write_str("T5-XXL"),
-            Family::T5 { width } => write!(f, "T5 of width {width}"),
-            Family::Umt5 { width: 4096 } => f.write_str("UMT5-XXL"),
-            Family::Umt5 { width } => write!(f, "UMT5 of width {width}"),
-            Family::Kl { channels } => write!(f, "KL, {channels} channels"),
-            Family::Florence2 { width: 768 } => f.write_str("Florence-2 base"),
-            Family::Florence2 { width: 1024 } => f.write_str("Florence-2 large"),
-            Family::Florence2 { width } => write!(f, "Florence-2 of width {width}"),
-            Family::Lora => f.write_str("LoRA"),
-            Family::Named(name) => f.write_str(name),
-        }
+impl Part {
+    /// Whether its tensors have the names that its family knows.
+    pub fn is_native(&self) -> bool {
+        self.layout == Layout::Native
+    }
+
+    /// Whether a tensor is its own: under its prefix, and not of another part that lies within it.
+    pub fn has(&self, name: &str) -> bool {
+        let prefix = &self.prefix;
+        name.starts_with(prefix.as_str()) && !self.inner.iter().any(|inner| name.starts_with(inner.as_str()))
+    }
+
+    /// Whether a family or architecture of this name reads it.
+    pub fn is_read_by(&self, name: &str) -> bool {
+        self.reader.is_some_and(|reader| reader.name() == name)
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = self.family;
+        let family = &self.name;
         match self.role {
             Role::Diffusion => write!(f, "a diffusion model ({family})")?,
             Role::Text => write!(f, "a text encoder ({family})")?,
             Role::Autoencoder => write!(f, "an autoencoder ({family})")?,
             Role::Vision => write!(f, "a vision model ({family})")?,
+            Role::Control => write!(f, "a control network ({family})")?,
+            Role::ModelPatch => write!(f, "a model patch ({family})")?,
+            Role::Upscale => write!(f, "an upscaler ({family})")?,
             Role::Patch => write!(f, "a {family}")?,
-            Role::Other => write!(f, "{family}")?,
+            Role::Embedding | Role::Other => write!(f, "{family}")?,
         }
         match self.layout {
             Layout::Native => Ok(()),
@@ -164,9 +177,9 @@ impl fmt::Display for Part {
 }
 
 impl Detected {
-    /// The family of the most important part.
-    pub fn family(&self) -> Option<Family> {
-        self.parts.first().map(|part| part.family)
+    /// What the field calls the most important part.
+    pub fn name(&self) -> Option<&str> {
+        self.parts.first().map(|part| &*part.name)
     }
 
     /// The parts with this role.
@@ -183,11 +196,20 @@ impl Detected {
     pub fn seems(&self) -> String {
         match self.parts.as_slice() {
             [] if self.first_names.is_empty() => "a file without tensors".into(),
-            [] => format!("unknown: its first tensors are {}", self.first_names.join(", ")),
+            [] => match &self.said {
+                Some(said) => format!(
+                    "{said} by its own account, though its tensors have names that are not known here: the first are {}",
+                    self.first_names.join(", ")
+                ),
+                None => format!(
+                    "of a kind that is not known here: its first tensors are {}",
+                    self.first_names.join(", ")
+                ),
+            },
             [only] => only.to_string(),
             [first, others @ ..] if first.role == Role::Diffusion => {
-                let others: Vec<String> = others.iter().map(|part| part.family.to_string()).collect();
-                format!("an all-in-one checkpoint of {} with {}", first.family, others.join(", "))
+                let others: Vec<String> = others.iter().map(|part| part.name.to_string()).collect();
+                format!("an all-in-one checkpoint of {} with {}", first.name, others.join(", "))
             }
             parts => parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" and "),
         }
@@ -211,26 +233,96 @@ impl fmt::Display for Detected {
 
 /// Says what a file is.
 pub fn detect(checkpoint: &Checkpoint) -> Detected {
-    let mut parts: Vec<Part> = rules::find(checkpoint)
-        .into_iter()
-        .map(|found| {
-            let entries =
-                || checkpoint.entries().iter().filter(|entry| entry.name().starts_with(&found.prefix));
-            let (precision, bytes) = (checkpoint.precision(entries()), entries().map(Entry::len).sum());
-            Part {
-                role: found.role,
-                family: found.family,
-                layout: found.layout,
-                prefix: found.prefix,
-                precision,
-                bytes,
-            }
-        })
-        .collect();
+    let mut parts = find(checkpoint);
     parts.sort_by_key(|part| part.role);
     let first_names = checkpoint.entries().iter().take(3);
     let first_names = first_names.map(|entry| format!("{} {}", entry.name(), entry.shape())).collect();
-    Detected { file: file_name(checkpoint), parts, first_names }
+    let said = checkpoint.metadata().architecture().map(named::by_architecture);
+    Detected { file: file_name(checkpoint), parts, first_names, said }
+}
+
+/// Ends and middles of names that only patches have.
+const PATCH_MARKS: [&str; 8] = [
+    ".lora_down.",
+    ".lora_up.",
+    ".lora_A.",
+    ".lora_B.",
+    ".lora.down.",
+    ".hada_w1_",
+    ".lokr_w1",
+    ".dora_scale",
+];
+
+/// Every part of a file.
+fn find(checkpoint: &Checkpoint) -> Vec<Part> {
+    let part = |role, name, reader, layout, prefix: &str| {
+        let entries = || checkpoint.entries().iter().filter(|entry| entry.name().starts_with(prefix));
+        let (precision, bytes) = (checkpoint.precision(entries()), entries().map(Entry::len).sum());
+        Part { role, name, reader, layout, prefix: prefix.to_owned(), precision, bytes, inner: Vec::new() }
+    };
+    // A patch has the names of the layers it is for, so it would look like them.
+    let is_patch = |entry: &Entry| PATCH_MARKS.iter().any(|mark| entry.name().contains(mark));
+    if checkpoint.entries().iter().any(is_patch) {
+        return vec![part(Role::Patch, Cow::Borrowed("LoRA"), None, Layout::Native, "")];
+    }
+    let mut parts: Vec<Part> = Vec::new();
+    for (role, reader, sign) in all_signs() {
+        for entry in checkpoint.entries() {
+            let Some(prefix) = signs::prefix_before(entry.name(), sign.tensor) else { continue };
+            // A prefix has one part of each role at most, and a diffusion model none inside of it.
+            let known = |part: &Part| part.role == role && part.prefix == prefix;
+            let inside = |part: &Part| part.role == role && prefix.starts_with(&part.prefix);
+            // A control network has the layers of the models that it is for.
+            let controls = |part: &Part| part.role == Role::Control && part.prefix == prefix;
+            let taken =
+                |part: &Part| known(part) || controls(part) || (role == Role::Diffusion && inside(part));
+            if parts.iter().any(taken) {
+                continue;
+            }
+            if let Some(name) = (sign.name)(&Neighbours { checkpoint, entry, prefix }) {
+                parts.push(part(role, name, reader, sign.layout, prefix));
+            }
+        }
+    }
+    set_inner(&mut parts);
+    parts
+}
+
+/// Tells each part which others lie within its prefix.
+fn set_inner(parts: &mut [Part]) {
+    let prefixes: Vec<String> = parts.iter().map(|part| part.prefix.clone()).collect();
+    for part in parts {
+        let is_inner = |prefix: &&String| **prefix != part.prefix && prefix.starts_with(&part.prefix);
+        part.inner = prefixes.iter().filter(is_inner).cloned().collect();
+    }
+}
+
+/// Every sign that there is, in the order in which they are tried.
+fn all_signs() -> impl Iterator<Item = (Role, Option<Reader>, &'static Sign)> {
+    let control = control::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::Control, Some(Reader::Control(family)), sign))
+    });
+    let patches = model_patches::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::ModelPatch, Some(Reader::ModelPatch(family)), sign))
+    });
+    let named = named::NAMED.iter().map(|(role, sign)| (*role, None, sign));
+    let diffusion = diffusion::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::Diffusion, Some(Reader::Diffusion(family)), sign))
+    });
+    let text = text::ARCHITECTURES.iter().flat_map(|architecture| {
+        architecture.signs.iter().map(|sign| (Role::Text, Some(Reader::Text(architecture)), sign))
+    });
+    let autoencoders = vae::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::Autoencoder, Some(Reader::Autoencoder(family)), sign))
+    });
+    let vision = vision::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::Vision, Some(Reader::Vision(family)), sign))
+    });
+    let upscale = upscale::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::Upscale, Some(Reader::Upscale(family)), sign))
+    });
+    let control = control.chain(patches);
+    control.chain(named).chain(diffusion).chain(text).chain(autoencoders).chain(vision).chain(upscale)
 }
 
 /// What a file seems to be, in words.

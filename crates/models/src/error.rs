@@ -12,6 +12,12 @@ pub enum Error {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] device::Error),
+    /// A patch that a model has in its file cannot be read.
+    #[error(transparent)]
+    Patch(#[from] patch::Error),
+    /// A latent that does not fit.
+    #[error(transparent)]
+    Latent(#[from] sampling::Error),
     /// A tensor that the family needs is not in the file.
     #[error("{file} has no tensor {tensor}, which {family} needs; it looks like {seems}")]
     MissingTensor {

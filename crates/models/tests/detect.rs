@@ -8,7 +8,8 @@ use std::io::Write;
 
 use checkpoint::Checkpoint;
 use meta::{Encoding, QuantFormat};
-use models::detect::{Family, FluxVariant, Layout, Role};
+use models::Module;
+use models::detect::{Layout, Role};
 use models::diffusion::flux::Flux;
 use models::vae::kl::Kl;
 use models::{Error, detect};
@@ -86,15 +87,26 @@ fn every_manifest_is_recognised() {
         ("sd15_tiny_lora_kohya", "a LoRA"),
         ("sd15_tiny", "an all-in-one checkpoint of SD1.5 with CLIP-L, KL, 4 channels"),
         ("sdxl_tiny", "an all-in-one checkpoint of SDXL with CLIP-L, CLIP-G, KL, 4 channels"),
-        ("sd3_micro", "a diffusion model (SD3)"),
-        ("wan2.1_t2v_tiny", "a diffusion model (Wan)"),
+        ("wan2.1_t2v_tiny", "a diffusion model (Wan text to video)"),
+        ("wan2.1_i2v_tiny", "a diffusion model (Wan 2.1 image to video)"),
         ("hunyuan_video_tiny", "a diffusion model (HunyuanVideo)"),
+        ("hunyuan_video_15_tiny", "a diffusion model (HunyuanVideo 1.5)"),
         ("qwen_image_tiny", "a diffusion model (Qwen-Image)"),
+        ("ltxv_tiny", "an all-in-one checkpoint of LTX-Video with LTX-Video"),
         ("mochi_micro", "a diffusion model (Mochi)"),
-        ("z_image_micro", "a diffusion model (Lumina or Z-Image)"),
-        ("llava_llama3_tiny", "a text encoder (a language model)"),
-        ("hunyuan_video_vae", "an autoencoder (for video)"),
-        ("wan_2.1_vae_tiny", "an autoencoder (Wan)"),
+        ("z_image_micro", "a diffusion model (Z-Image)"),
+        ("lumina2_tiny", "a diffusion model (Lumina 2)"),
+        ("llava_llama3_tiny", "a text encoder (Llama 3 of width 256)"),
+        ("qwen25_7b_tiny", "a text encoder (Qwen2.5 of width 256)"),
+        ("qwen3_4b_tiny", "a text encoder (Qwen3 of width 256)"),
+        ("gemma_2_2b_tiny", "a text encoder (Gemma 2 of width 192)"),
+        ("mistral3_24b_tiny", "a text encoder (Mistral 3 of width 128)"),
+        ("byt5_glyph_tiny", "a text encoder (ByT5)"),
+        ("oldt5_xxl_tiny", "a text encoder (T5 of width 1024)"),
+        ("hunyuan_video_vae", "an autoencoder (HunyuanVideo)"),
+        ("hunyuan_video_15_vae_tiny", "an autoencoder (HunyuanVideo 1.5)"),
+        ("wan_2.1_vae_tiny", "an autoencoder (Wan 2.1)"),
+        ("wan2.2_vae_tiny", "an autoencoder (Wan 2.2)"),
     ] {
         assert_eq!(detect(&file(&tensors_of(name))).seems(), seems, "{name}");
     }
@@ -113,19 +125,18 @@ fn precision_is_that_of_most_values() {
         assert_eq!(detected.parts[0].precision.to_string().to_lowercase(), precision, "{name}");
     }
     let packed = detect(&checkpoint("flux_dev_micro-Q8_0"));
-    assert_eq!(packed.family(), Some(Family::Flux(FluxVariant::Dev)));
+    assert_eq!(packed.name(), Some("FLUX.1 dev"));
     assert_eq!(packed.parts[0].precision.encoding.quant(), Some(QuantFormat::Q8_0));
 }
 
 #[test]
 fn variants_follow_from_the_columns_of_the_first_layer() {
-    for (columns, variant) in [(64, FluxVariant::Dev), (128, FluxVariant::Control), (384, FluxVariant::Fill)]
-    {
+    for (columns, variant) in [(64, "FLUX.1 dev"), (128, "FLUX.1 Canny or Depth"), (384, "FLUX.1 Fill")] {
         let mut tensors = tensors_of("flux_dev_micro");
         change(&mut tensors, "img_in.weight", &[128, columns]);
         let checkpoint = file(&tensors);
         let detected = detect(&checkpoint);
-        assert_eq!(detected.family(), Some(Family::Flux(variant)));
+        assert_eq!(detected.name(), Some(variant));
         let flux = Flux::read(&checkpoint, &detected).unwrap();
         assert_eq!((flux.config().in_channels, flux.config().out_channels), (columns / 4, 16));
     }
@@ -195,9 +206,41 @@ fn wrong_files_say_what_they_are() {
     assert!(error("sd15_tiny").contains("an all-in-one checkpoint of SD1.5"));
     let unknown = file(&[("a.b".into(), "F32", vec![2, 3]), ("c".into(), "F32", vec![])]);
     let text = detect(&unknown).wrong_kind("a model").to_string();
-    assert!(text.ends_with("unknown: its first tensors are a.b [2, 3], c []"), "{text}");
+    assert!(
+        text.ends_with("of a kind that is not known here: its first tensors are a.b [2, 3], c []"),
+        "{text}"
+    );
     let text = Kl::read(&unknown, &detect(&unknown)).unwrap_err().to_string();
     assert!(text.contains("is not a KL autoencoder"), "{text}");
+}
+
+/// A file whose tensors say nothing, with what it says itself.
+fn strange_file(architecture: &str) -> Checkpoint {
+    let dir = ScratchDir::new().unwrap();
+    let path = dir.join("strange.bin");
+    testkit::GgufWriter::new()
+        .value("general.architecture", architecture)
+        .tensor("a.b", Encoding::F32, meta::Shape::from([2, 3]), vec![0; 24])
+        .write(&path)
+        .unwrap();
+    Checkpoint::open(&path).unwrap()
+}
+
+#[test]
+fn a_file_that_only_says_what_it_is_is_told_by_the_fields_names() {
+    for (said, told) in [("flux", "FLUX.1"), ("hyvid", "HunyuanVideo"), ("novel", "\"novel\"")] {
+        let seems = detect(&strange_file(said)).seems();
+        let expected = format!(
+            "{told} by its own account, though its tensors have names that are not known here: the first are a.b [2, 3]"
+        );
+        assert_eq!(seems, expected);
+    }
+    assert_eq!(
+        detect(&strange_file("")).seems(),
+        "of a kind that is not known here: its first tensors are a.b [2, 3]"
+    );
+    // Names and shapes count more than what a file says.
+    assert_eq!(detect(&checkpoint("flux_dev_micro-Q8_0")).seems(), "a diffusion model (FLUX.1 dev)");
 }
 
 #[test]

@@ -6,8 +6,9 @@ mod support;
 
 use checkpoint::Checkpoint;
 use meta::{DType, DeviceId, Encoding};
+use models::Module;
 use models::detect;
-use models::text::{EncodeOptions, PromptOptions, T5Tokenizer, TextEncoder};
+use models::text::{EncodeOptions, PromptOptions, T5Tokenizer, TextModel};
 use models::vae::kl::Kl;
 use placement::RemotePolicy;
 use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
@@ -51,7 +52,7 @@ fn all_finite(values: &[f32]) -> bool {
 #[test]
 fn t5_on_a_device_with_f16_only() {
     let file = enlarged("t5xxl_tiny", "DenseReluDense.wo.weight", 1e5);
-    let encoder = TextEncoder::read_all(&file, &detect(&file)).unwrap().remove(0);
+    let encoder = TextModel::read_all(&file, &detect(&file)).unwrap().remove(0).encoder;
     let tokens = T5Tokenizer::embedded().unwrap().tokenize("a red circle", PromptOptions::default());
     let encode = |session: &Session| {
         let encoded = encoder.encode(session, &tokens, EncodeOptions::default()).unwrap();
@@ -90,7 +91,7 @@ fn the_autoencoder_on_a_device_with_f16_only() {
 #[test]
 fn clip_computes_in_f16_where_there_is_no_bf16() {
     let file = checkpoint("clip_l_tiny");
-    let encoder = TextEncoder::read_all(&file, &detect(&file)).unwrap().remove(0);
+    let encoder = TextModel::read_all(&file, &detect(&file)).unwrap().remove(0).encoder;
     let session = open(encoder.manifest(&file).unwrap(), encoder.activations());
     assert_eq!(session.lane().unwrap().dtype(), DType::F16);
     let tokens = models::text::ClipTokenizer::embedded().unwrap();

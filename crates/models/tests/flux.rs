@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use checkpoint::Checkpoint;
 use meta::{DType, DeviceId, Encoding, Shape};
+use models::Module;
 use models::diffusion::flux::{Flux, FluxInputs, ReferencePlaces};
 use models::{Probe, detect};
 use placement::{BlockMode, RemotePolicy};

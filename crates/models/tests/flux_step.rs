@@ -4,6 +4,7 @@
 mod support;
 
 use meta::DeviceId;
+use models::Module;
 use models::detect;
 use models::diffusion::flux::{Flux, FluxInputs, ReferencePlaces};
 use placement::RemotePolicy;

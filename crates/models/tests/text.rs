@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use checkpoint::Checkpoint;
 use models::text::{
-    ClipTokenizer, EncodeOptions, Encoded, Layer, PromptOptions, T5Tokenizer, TextEncoder, TextTokenizer,
-    Tokens,
+    ClipTokenizer, EncodeOptions, Encoded, Layer, PaddingUse, PromptOptions, T5Tokenizer, TextModel,
+    TextRecipe, Tokens,
 };
 use models::{Probe, detect};
 use residency::Session;
@@ -21,20 +21,20 @@ const TOLERANCE: f64 = 2e-5;
 
 /// An encoder that is loaded on the CPU.
 struct Loaded {
-    encoder: TextEncoder,
+    model: TextModel,
     session: Session,
 }
 
 impl Loaded {
     fn new(name: &'static str) -> Loaded {
         let checkpoint = shared(name);
-        let encoder = TextEncoder::read_all(&checkpoint, &detect(&checkpoint)).unwrap().remove(0);
-        let session = open_on_cpu(encoder.manifest(&checkpoint).unwrap());
-        Loaded { encoder, session }
+        let model = TextModel::read_all(&checkpoint, &detect(&checkpoint)).unwrap().remove(0);
+        let session = open_on_cpu(model.encoder.manifest(&checkpoint).unwrap());
+        Loaded { model, session }
     }
 
     fn encode(&self, tokens: &Tokens, options: EncodeOptions<'_>) -> Encoded {
-        self.encoder.encode(&self.session, tokens, options).unwrap()
+        self.model.encoder.encode(&self.session, tokens, options).unwrap()
     }
 
     /// Encodes, and compares every module of prompt 1 that the golden data has; how many those are.
@@ -53,7 +53,7 @@ impl Loaded {
             }
         };
         let probe = &mut Probe::new(&mut see);
-        let encoded = self.encoder.encode_probed(&self.session, tokens, options, probe).unwrap();
+        let encoded = self.model.encoder.encode_probed(&self.session, tokens, options, probe).unwrap();
         (encoded, compared)
     }
 }
@@ -123,6 +123,13 @@ fn clip_g() {
     check(&golden, 10, &loaded, options, plain(&tokenizer), |_, encoded| encoded);
 }
 
+/// What a recipe makes of the results of its encoders.
+fn join(recipe: &str, encoded: Vec<Encoded>) -> Encoded {
+    let keys = ["clip_l", "clip_g", "t5xxl"];
+    let recipe = TextRecipe::find(recipe, &keys).unwrap();
+    (recipe.join)(encoded.into_iter().map(Some).collect()).unwrap()
+}
+
 #[test]
 fn t5_and_clip_l_of_flux() {
     let golden = golden("t5xxl_flux");
@@ -133,41 +140,30 @@ fn t5_and_clip_l_of_flux() {
     let tokenize = |prompt: &str| t5_tokenizer.tokenize(prompt, PromptOptions::default());
     check(&golden, 14, &t5, EncodeOptions::default(), tokenize, |prompt, encoded| {
         let words = clip.encode(&plain(&clip_tokenizer)(prompt), unprojected);
-        Encoded::flux(&words, encoded)
+        join("flux", vec![words, encoded])
     });
 }
 
 #[test]
 fn umt5_of_wan() {
     let (golden, loaded) = (golden("umt5_wan"), Loaded::new("umt5xxl_tiny"));
-    let tokenizer = TextTokenizer::for_encoder(&shared("umt5xxl_tiny"), &loaded.encoder).unwrap();
-    let tokenizer = tokenizer.filled_to(512);
-    let options = EncodeOptions { masked: true, ..EncodeOptions::default() };
-    let tokenize = |prompt: &str| tokenizer.tokenize(prompt, PromptOptions::default());
+    let options = EncodeOptions { padding: PaddingUse::Zeroed, ..EncodeOptions::default() };
+    let tokenize = |prompt: &str| loaded.model.tokenizer.tokenize(prompt, PromptOptions::default(), 512);
     check(&golden, 14, &loaded, options, tokenize, |_, encoded| encoded);
 }
 
 #[test]
-fn all_three_of_sd3() {
-    let golden = golden("sd3_triple");
-    let [l, g, t5] = ["clip_l_tiny", "clip_g_tiny", "t5xxl_tiny"].map(Loaded::new);
-    let l_tokenizer = ClipTokenizer::embedded().unwrap();
-    let g_tokenizer = l_tokenizer.clone().padded_with_zeros();
-    let t5_tokenizer = T5Tokenizer::embedded().unwrap().filled_to(77);
+fn both_of_sdxl_stand_side_by_side() {
+    let [l, g] = ["clip_l_tiny", "clip_g_tiny"].map(Loaded::new);
     let hidden = EncodeOptions { layer: Layer::SkipRaw(2), ..EncodeOptions::default() };
-    let unprojected = EncodeOptions { unprojected: true, ..hidden };
-    for (i, prompt) in prompts(&golden).iter().enumerate() {
-        let l = l.encode(&l_tokenizer.tokenize(prompt, PromptOptions::default()), unprojected);
-        let g = g.encode(&g_tokenizer.tokenize(prompt, PromptOptions::default()), hidden);
-        let t5 =
-            t5.encode(&t5_tokenizer.tokenize(prompt, PromptOptions::default()), EncodeOptions::default());
-        let together = Encoded::sd3(&l, &g, &t5).unwrap();
-        compare(&golden, i, &together);
-        assert_eq!(together.attention_mask.len(), together.cond.dim(1));
-        // SDXL has the same two side by side.
-        let sdxl = Encoded::sdxl(&l, &g).unwrap();
-        let part = together.cond.slice(1, 0, sdxl.cond.dim(1)).unwrap().slice(2, 0, 768 + 1280).unwrap();
-        assert_eq!(sdxl.cond.to_vec().unwrap(), part.to_vec().unwrap());
-        assert_eq!(sdxl.pooled.unwrap().dims(), [1, 1280]);
-    }
+    let encode = |loaded: &Loaded, options| {
+        loaded.encode(&loaded.model.tokenizer.tokenize("a cat", PromptOptions::default(), 0), options)
+    };
+    let (l, g) = (encode(&l, EncodeOptions { unprojected: true, ..hidden }), encode(&g, hidden));
+    let together = join("sdxl", vec![l.clone(), g.clone()]);
+    assert_eq!(together.cond.dims(), [1, 77, 768 + 1280]);
+    let part = |start: usize, len: usize| together.cond.slice(2, start, len).unwrap().to_vec().unwrap();
+    assert_eq!(part(0, 768), l.cond.to_vec().unwrap());
+    assert_eq!(part(768, 1280), g.cond.to_vec().unwrap());
+    assert_eq!(together.pooled.unwrap().to_vec().unwrap(), g.pooled.unwrap().to_vec().unwrap());
 }

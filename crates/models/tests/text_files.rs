@@ -10,7 +10,7 @@ use checkpoint::Checkpoint;
 use meta::{DType, DeviceId, Encoding, QuantFormat, Shape};
 use models::text::{
     Embeddings, EncodeOptions, Encoded, Frame, Layer, PromptOptions, Symbol, T5Tokenizer, TextEncoder,
-    TextTokenizer, Token, Tokens,
+    TextModel, Token, Tokens,
 };
 use models::{Error, detect};
 use placement::RemotePolicy;
@@ -116,8 +116,12 @@ fn gguf(tensors: &Tensors, encoding: Encoding, writer: GgufWriter<'static>) -> C
     in_memory("small.gguf", tensors.iter().fold(writer, add).finish().unwrap())
 }
 
-fn read(checkpoint: &Checkpoint) -> TextEncoder {
-    TextEncoder::read_all(checkpoint, &detect(checkpoint)).unwrap().remove(0)
+fn read(checkpoint: &Checkpoint) -> Box<dyn TextEncoder> {
+    read_model(checkpoint).encoder
+}
+
+fn read_model(checkpoint: &Checkpoint) -> TextModel {
+    TextModel::read_all(checkpoint, &detect(checkpoint)).unwrap().remove(0)
 }
 
 /// Two chunks of 12 tokens, some of them weighted.
@@ -306,7 +310,7 @@ fn a_learned_vector_stands_where_its_token_would() {
 #[test]
 fn wrong_files_and_tokens_say_what_they_are() {
     let vae = checkpoint("wan_2.1_vae_tiny");
-    let error = TextEncoder::read_all(&vae, &detect(&vae)).unwrap_err();
+    let error = TextModel::read_all(&vae, &detect(&vae)).unwrap_err();
     assert!(matches!(&error, Error::WrongKind { .. }), "{error}");
 
     let mut cut = small_t5();
@@ -339,8 +343,8 @@ fn with_tokenizer(writer: GgufWriter<'static>) -> GgufWriter<'static> {
 #[test]
 fn a_file_s_own_tokenizer_wins() {
     let ids = |checkpoint: &Checkpoint| {
-        let tokenizer = TextTokenizer::for_encoder(checkpoint, &read(checkpoint)).unwrap();
-        tokenizer.tokenize("cats", PromptOptions::default()).ids(0).unwrap()
+        let tokenizer = read_model(checkpoint).tokenizer;
+        tokenizer.tokenize("cats", PromptOptions::default(), 0).ids(0).unwrap()
     };
     let embedded =
         T5Tokenizer::embedded().unwrap().tokenize("cats", PromptOptions::default()).ids(0).unwrap();
@@ -378,6 +382,6 @@ fn a_file_s_own_tokenizer_wins() {
     assert_eq!(ids(&Checkpoint::open(&path).unwrap()), [3, 4, 1]);
     std::fs::write(folder.join("t5.tokenizer.json"), "{").unwrap();
     let file = Checkpoint::open(&path).unwrap();
-    let error = TextTokenizer::for_encoder(&file, &read(&file)).unwrap_err().to_string();
+    let error = TextModel::read_all(&file, &detect(&file)).unwrap_err().to_string();
     assert!(error.contains("t5.tokenizer.json"), "{error}");
 }

@@ -1,12 +1,23 @@
 //! Token ids and weights, against those of the reference implementation, prompt by prompt.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use models::text::{ChatTemplate, ClipTokenizer, PromptOptions, QwenTokenizer, Symbol, T5Tokenizer, Tokens};
+use checkpoint::Checkpoint;
+use models::detect;
+use models::text::{ClipTokenizer, PromptOptions, Symbol, T5Tokenizer, TextModel, TextRecipe, Tokens};
 use proptest::prelude::*;
 use serde_json::Value;
 
 fn golden() -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokens.json");
+    read("tokens.json")
+}
+
+/// Those of tokenizers that came later, over more prompts.
+fn golden_more() -> Value {
+    read("tokens_more.json")
+}
+
+fn read(name: &str) -> Value {
+    let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -20,23 +31,53 @@ fn expected_chunk(chunk: &Value) -> Vec<(u32, f32)> {
     tokens
 }
 
-/// Compares every prompt and says which differ.
+/// Ids and weights, chunk by chunk.
+type Chunks = Vec<Vec<(u32, f32)>>;
+
+/// The chunks of every prompt; a map has only those of prompts that are read at all, and a prefix is common to all.
+fn expected(golden: &Value, prompts: usize) -> Vec<Option<Chunks>> {
+    let chunks = |chunks: &Value| chunks.as_array().unwrap().iter().map(expected_chunk).collect();
+    let prefix: Vec<(u32, f32)> = golden["prefix"]
+        .as_array()
+        .map(|ids| ids.iter().map(|id| (id.as_u64().unwrap() as u32, 1.0)).collect())
+        .unwrap_or_default();
+    let of = |i: usize| -> Option<Chunks> {
+        let own = match golden {
+            Value::Array(all) => all.get(i),
+            golden if golden.get("rest").is_some() => golden["rest"].get(i),
+            golden => golden.get(i.to_string()),
+        };
+        let own = own?;
+        if prefix.is_empty() {
+            return Some(chunks(own));
+        }
+        let rest = own["ids"].as_array().unwrap().iter().map(|id| (id.as_u64().unwrap() as u32, 1.0));
+        Some(vec![prefix.iter().copied().chain(rest).collect()])
+    };
+    (0..prompts).map(of).collect()
+}
+
+/// Compares every prompt of the first tokenizers and says which differ.
 fn check(family: &str, part: &str, tokenize: impl Fn(&str) -> Tokens) {
-    let golden = golden();
-    let expected = golden["tokenizers"][family][part].as_array().unwrap();
+    check_against(&golden(), family, part, |prompt| Some(tokenize(prompt)));
+}
+
+/// Compares every prompt and says which differ.
+fn check_against(golden: &Value, family: &str, part: &str, tokenize: impl Fn(&str) -> Option<Tokens>) {
     let prompts = golden["prompts"].as_array().unwrap();
-    assert_eq!(prompts.len(), expected.len());
+    let expected = expected(&golden["tokenizers"][family][part], prompts.len());
+    assert!(expected.iter().any(Option::is_some));
     let mut wrong = Vec::new();
     for (prompt, expected) in prompts.iter().zip(expected) {
         let prompt = prompt.as_str().unwrap();
-        let tokens = tokenize(prompt);
-        let expected: Vec<_> = expected.as_array().unwrap().iter().map(expected_chunk).collect();
-        let got: Vec<Vec<(u32, f32)>> = (0..tokens.chunks.len())
-            .map(|i| {
+        let got = tokenize(prompt).map(|tokens| -> Chunks {
+            let chunk = |i: usize| {
                 let weights = tokens.chunks[i].iter().map(|token| token.weight);
                 tokens.ids(i).unwrap().into_iter().zip(weights).collect()
-            })
-            .collect();
+            };
+            (0..tokens.chunks.len()).map(chunk).collect()
+        });
+        let (got, expected) = (got.unwrap_or_default(), expected.unwrap_or_default());
         let equal = got.len() == expected.len()
             && got.iter().flatten().count() == expected.iter().flatten().count()
             && got
@@ -45,8 +86,9 @@ fn check(family: &str, part: &str, tokenize: impl Fn(&str) -> Tokens) {
                 .zip(expected.iter().flatten())
                 .all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-6);
         if !equal {
-            let head =
-                |chunks: &[Vec<(u32, f32)>]| chunks[0].iter().take(24).map(|t| t.0).collect::<Vec<_>>();
+            let head = |chunks: &[Vec<(u32, f32)>]| {
+                chunks.first().map(|chunk| chunk.iter().take(120).map(|t| t.0).collect::<Vec<_>>())
+            };
             wrong.push(format!("{prompt:?}\n  got  {:?}\n  want {:?}", head(&got), head(&expected)));
         }
     }
@@ -88,12 +130,42 @@ fn umt5_from_the_model_inside_its_checkpoint() {
     check("wan", "umt5xxl", |prompt| tokenizer.tokenize(prompt, PromptOptions::default()));
 }
 
+/// Compares what a recipe's encoder reads of every prompt, with the tokenizer that its file brings or gets.
+fn check_recipe(golden: &Value, family: &str, recipe: &str, [part, key, file]: [&str; 3]) {
+    let bytes = testkit::Manifest::bundled(file).unwrap().bytes().unwrap();
+    let checkpoint = Checkpoint::from_memory((file, bytes.into()), Vec::new()).unwrap();
+    let model = TextModel::read_all(&checkpoint, &detect(&checkpoint)).unwrap().remove(0);
+    let keys = [key, "clip_l", "clip_g", "t5xxl", "qwen25_7b"];
+    let recipe = TextRecipe::find(recipe, &keys).unwrap();
+    let how = recipe.encoders.iter().find(|how| how.key == key).unwrap();
+    check_against(golden, family, part, |prompt| {
+        let text = how.reads.of(prompt, false)?;
+        Some(how.tokenize(&*model.tokenizer, &text, PromptOptions::default(), how.tokens))
+    });
+}
+
 #[test]
-fn qwen_of_two_families() {
-    let tokenizer = QwenTokenizer::embedded().unwrap();
-    let options = PromptOptions::default();
-    check("qwen_image", "qwen25_7b", |prompt| tokenizer.tokenize(prompt, &ChatTemplate::QWEN_IMAGE, options));
-    check("z_image", "qwen3_4b", |prompt| tokenizer.tokenize(prompt, &ChatTemplate::Z_IMAGE, options));
+fn qwen_of_four_families() {
+    let (first, more) = (golden(), golden_more());
+    check_recipe(&first, "qwen_image", "qwen_image", ["qwen25_7b", "qwen25_7b", "qwen25_7b_tiny"]);
+    check_recipe(&first, "z_image", "lumina2", ["qwen3_4b", "qwen3_4b", "qwen3_4b_tiny"]);
+    check_recipe(&more, "hunyuan_video_15", "hunyuan_video_15", ["qwen25_7b", "qwen25_7b", "qwen25_7b_tiny"]);
+    check_recipe(&more, "kandinsky5", "kandinsky5", ["qwen25_7b", "qwen25_7b", "qwen25_7b_tiny"]);
+}
+
+#[test]
+fn vocabularies_inside_of_files() {
+    let more = golden_more();
+    check_recipe(&more, "flux2", "flux2", ["mistral3_24b", "mistral3_24b", "mistral3_24b_tiny"]);
+    check_recipe(&more, "lumina2", "lumina2", ["gemma2_2b", "gemma2_2b", "gemma_2_2b_tiny"]);
+}
+
+#[test]
+fn t5_of_two_more_families_and_its_bytes() {
+    let more = golden_more();
+    check_recipe(&more, "cosmos", "cosmos", ["t5xxl", "t5xxl_old", "oldt5_xxl_tiny"]);
+    check_recipe(&more, "hidream", "hidream", ["t5xxl", "t5xxl", "t5xxl_tiny"]);
+    check_recipe(&more, "hunyuan_video_15", "hunyuan_video_15", ["byt5", "byt5", "byt5_glyph_tiny"]);
 }
 
 #[test]
@@ -113,7 +185,7 @@ proptest! {
     fn any_prompt_gives_whole_chunks(prompt in "(\\PC|[() :\\\\0-9.a-z\\n]|embedding:){0,300}") {
         TOKENIZERS.with(|(clip, t5)| {
             let rows = |name: &str| name.contains('a').then_some(3);
-            let options = PromptOptions { embeddings: Some(&rows), ignore_weights: false };
+            let options = PromptOptions { embeddings: Some(&rows), ..PromptOptions::default() };
             for chunk in clip.tokenize(&prompt, options).chunks {
                 prop_assert_eq!(chunk.len(), 77);
                 prop_assert_eq!(&chunk[0].symbol, &Symbol::Id(49406));

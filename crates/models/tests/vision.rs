@@ -6,8 +6,9 @@ mod support;
 
 use checkpoint::{Checkpoint, Entry};
 use meta::{DeviceId, Encoding, Shape};
+use models::Module;
 use models::detect;
-use models::detect::{Family, Layout, Role};
+use models::detect::{Layout, Role};
 use models::vision::florence2::{
     Answer, Decoder, Florence2, Florence2Tokenizer, Generation, Rules, Settings, Task,
 };
@@ -175,11 +176,11 @@ fn both_sets_of_names_are_one_model() {
     let part = |checkpoint: &Checkpoint| {
         let parts = detect(checkpoint).parts;
         assert_eq!(parts.len(), 1);
-        (parts[0].role, parts[0].family, parts[0].layout)
+        (parts[0].role, parts[0].name.to_string(), parts[0].layout)
     };
-    let family = Family::Florence2 { width: 32 };
-    assert_eq!(part(&newer), (Role::Vision, family, Layout::Transformers));
-    assert_eq!(part(&older), (Role::Vision, family, Layout::Native));
+    let name = || "Florence-2 of width 32".to_owned();
+    assert_eq!(part(&newer), (Role::Vision, name(), Layout::Transformers));
+    assert_eq!(part(&older), (Role::Vision, name(), Layout::Native));
     let results = [&newer, &older].map(|checkpoint| {
         let (model, session) = open_model(checkpoint);
         encoded(&model, &session, &golden, 1).to_vec().unwrap()

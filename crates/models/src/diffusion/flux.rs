@@ -4,27 +4,48 @@
 
 mod batches;
 mod blocks;
+mod conditioning;
 mod config;
+mod control;
+mod downloads;
+mod family;
 mod positions;
+mod prepared;
+mod run;
 mod weights;
 
+use std::sync::Arc;
+
 use checkpoint::Checkpoint;
-use meta::{DType, Shape};
+use meta::DType;
 use residency::{Lease, Manifest, Session};
-use tensor::{Activation, Lane, Padding, Tensor};
+use tensor::{Lane, Tensor};
 
+use super::BlockGroup;
+use super::batches::{Batch, in_order, together};
+pub use super::latents::FLUX_KL as LATENT;
+use super::modulation::{by_item, embed, time_embedding};
+use super::patches::{Grid, PatchOrder, patchify};
+use super::positions::Positions;
+pub use super::references::ReferencePlaces;
+use super::residuals::add_to_tokens;
+pub use super::stream_keys::key_map as patch_keys;
+use super::streams::NORM_EPS;
 use crate::claims::Claims;
-use crate::detect::{Detected, Family, Layout, Role};
-use crate::{Error, Probe, Result};
-use batches::Batch;
-use blocks::{Apart, Entered, Joined, NORM_EPS, by_item};
+use crate::conditioning::TokenBias;
+use crate::detect::{Detected, Layout, Part, Reader, Role};
+use crate::{Error, Module, Probe, Result};
+use batches::{Member, Shapes};
+use blocks::{Apart, Entered, Joined};
 pub use config::Config;
-use positions::Positions;
+pub use control::{CONTROL, FluxControl};
+pub use family::FAMILY;
+use prepared::Prepared;
+use run::KnownPositions;
 
-/// Width and height of the patches that become one token.
-const PATCH: usize = 2;
-/// Values of the embedding of a time or of a guidance.
-const TIME_VALUES: usize = 256;
+/// The layers by which an embedding or a pooled text becomes a vector of the model's width.
+const LAYERS: [&str; 2] = ["in_layer", "out_layer"];
+
 /// What errors call a file that should have this model.
 const WANTED: &str = "a FLUX.1 diffusion model";
 
@@ -45,6 +66,8 @@ pub struct FluxInputs<'a> {
     pub sigma: f32,
     /// The text, `[batch or 1, tokens, width]`.
     pub context: &'a Tensor,
+    /// Spans of the text that are looked at more or less.
+    pub biased: &'a [TokenBias],
     /// The whole text in one vector, `[batch or 1, width]`.
     pub pooled: &'a Tensor,
     /// The guidance that dev was distilled with; schnell has no use for it.
@@ -55,18 +78,6 @@ pub struct FluxInputs<'a> {
     pub reference_places: ReferencePlaces,
 }
 
-/// Where reference images stand for the rotary positions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReferencePlaces {
-    /// All one index away from the picture, below or beside each other, on whichever side the whole grows less.
-    #[default]
-    Offset,
-    /// Each with an index of its own, over the picture.
-    Index,
-    /// In the picture's own plane, on the diagonal behind it.
-    Diagonal,
-}
-
 impl<'a> FluxInputs<'a> {
     /// Text to image, without guidance; the fields are there to be changed.
     pub fn new(latent: &'a Tensor, sigma: f32, context: &'a Tensor, pooled: &'a Tensor) -> FluxInputs<'a> {
@@ -75,6 +86,7 @@ impl<'a> FluxInputs<'a> {
             concat: None,
             sigma,
             context,
+            biased: &[],
             pooled,
             guidance: None,
             references: &[],
@@ -87,9 +99,13 @@ impl Flux {
     /// Reads the model's sizes from a file.
     pub fn read(checkpoint: &Checkpoint, detected: &Detected) -> Result<Flux> {
         let part = detected.part(Role::Diffusion, WANTED)?;
-        if !matches!(part.family, Family::Flux(_)) || part.layout != Layout::Native {
+        if part.reader != Some(Reader::Diffusion(&FAMILY)) || part.layout != Layout::Native {
             return Err(detected.wrong_kind(WANTED));
         }
+        Flux::of_part(checkpoint, part)
+    }
+
+    fn of_part(checkpoint: &Checkpoint, part: &Part) -> Result<Flux> {
         let config =
             Config::read(&Claims::new(checkpoint, &part.prefix, config::FAMILY), checkpoint.metadata())?;
         Ok(Flux { config, prefix: part.prefix.clone() })
@@ -98,17 +114,6 @@ impl Flux {
     /// The model's sizes.
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// What the model needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
-        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
-    }
-
-    /// The element types that its activations may have, the preferred one first.
-    /// The residual streams outgrow f16.
-    pub fn activations(&self) -> &'static [DType] {
-        &[DType::BF16, DType::F32]
     }
 
     /// Evaluates the model: the direction from image to noise, `[batch, channels, height, width]`.
@@ -136,7 +141,7 @@ impl Flux {
         self.pass(session, evaluations, &mut Probe::none())
     }
 
-    /// One pass over the blocks; one result for each evaluation, in their order.
+    /// Prepares the evaluations one by one, then passes over the blocks.
     fn pass(
         &self,
         session: &Session,
@@ -147,80 +152,114 @@ impl Flux {
         if evaluations.is_empty() {
             return Ok(Vec::new());
         }
-        let batches = Batch::all_of(evaluations);
+        let lease = session.lease(0)?;
+        let prepare = |inputs: &FluxInputs<'_>| Prepared::new(self, &lease, inputs, probe);
+        let prepared: Vec<Prepared> = evaluations.iter().map(prepare).collect::<Result<_>>()?;
+        let pairs = evaluations.iter().zip(&prepared);
+        let members: Vec<Member<'_>> = pairs
+            .map(|(inputs, given)| Member {
+                latent: inputs.latent,
+                sigma: inputs.sigma,
+                given,
+                control: None,
+                altered: &[],
+            })
+            .collect();
+        self.pass_prepared(session, lease, &members, &KnownPositions::default(), probe)
+    }
+
+    /// One pass over the blocks, which begins with a lease of the first; one result for each evaluation, in their order.
+    fn pass_prepared(
+        &self,
+        session: &Session,
+        first: Lease<'_>,
+        evaluations: &[Member<'_>],
+        positions: &KnownPositions,
+        probe: &mut Probe<'_>,
+    ) -> Result<Vec<Tensor>> {
+        let batches = Batch::all_of(evaluations, Shapes::of);
         let (first_single, last) = (1 + self.config.double_blocks, session.manifest().blocks().len() - 1);
         let mut apart: Vec<Apart> = {
-            let lease = session.lease(0)?;
-            batches.iter().map(|batch| self.enter(&lease, batch, probe)).collect::<Result<_>>()?
+            let lease = first;
+            let enter = |batch: &Batch<Shapes, Member<'_>>| {
+                self.enter(&lease, batch, positions.of(&self.config, batch)?, probe)
+            };
+            batches.iter().map(enter).collect::<Result<_>>()?
         };
         for block in 1..first_single {
             let lease = session.lease(block)?;
-            let through =
-                |state: Apart| state.bring(&lease)?.double_block(&self.config, &lease, block - 1, probe);
-            apart = apart.into_iter().map(through).collect::<Result<_>>()?;
+            let through = |(state, batch): (Apart, &Batch<Shapes, Member<'_>>)| {
+                if batch.shapes().skipped.has(BlockGroup::Double, block - 1) {
+                    return Ok(state);
+                }
+                let state = state.bring(&lease)?.double_block(&self.config, &lease, block - 1, probe)?;
+                let given = batch.members().map(|member| member.control?.input.get(block - 1)?.as_ref());
+                add_to_tokens(&lease, state.image(), 0, given)?;
+                Ok(state)
+            };
+            apart = apart.into_iter().zip(&batches).map(through).collect::<Result<_>>()?;
         }
         let mut joined: Vec<Joined> = apart.into_iter().map(Apart::join).collect::<Result<_>>()?;
         for block in first_single..last {
             let (lease, index) = (session.lease(block)?, block - first_single);
-            let through =
-                |state: Joined| state.bring(&lease)?.single_block(&self.config, &lease, index, probe);
-            joined = joined.into_iter().map(through).collect::<Result<_>>()?;
+            let through = |(state, batch): (Joined, &Batch<Shapes, Member<'_>>)| {
+                if batch.shapes().skipped.has(BlockGroup::Single, index) {
+                    return Ok(state);
+                }
+                let state = state.bring(&lease)?.single_block(&self.config, &lease, index, probe)?;
+                let given = batch.members().map(|member| member.control?.output.get(index)?.as_ref());
+                add_to_tokens(&lease, state.tokens(), state.texts(), given)?;
+                Ok(state)
+            };
+            joined = joined.into_iter().zip(&batches).map(through).collect::<Result<_>>()?;
         }
         let lease = session.lease(last)?;
         let mut outputs = Vec::with_capacity(evaluations.len());
         for (batch, state) in batches.iter().zip(joined) {
-            let output = self.leave(&lease, &state, &batch.grid(), probe)?;
-            outputs.extend(batch.apart(&output)?);
+            let latent = batch.first().latent;
+            let output = self.leave(&lease, &state, &Grid::of(latent), probe)?;
+            outputs.extend(batch.apart(&output, latent.dim(0))?);
         }
-        outputs.sort_by_key(|(place, _)| *place);
-        Ok(outputs.into_iter().map(|(_, output)| output).collect())
+        Ok(in_order(outputs))
     }
 
     /// From inputs to tokens: the first block of the manifest. What comes in is little beside what follows, so the
     /// evaluations of a batch enter one by one and meet behind.
-    fn enter(&self, lease: &Lease<'_>, batch: &Batch<'_>, probe: &mut Probe<'_>) -> Result<Apart> {
-        let entered: Vec<Entered> =
-            batch.members().map(|inputs| self.enter_one(lease, inputs, probe)).collect::<Result<_>>()?;
-        Apart::new(&entered, Positions::new(&self.config, &batch.grid(), batch.first()))
-    }
-
-    fn enter_one(
+    fn enter(
         &self,
         lease: &Lease<'_>,
-        inputs: &FluxInputs<'_>,
+        batch: &Batch<Shapes, Member<'_>>,
+        positions: Arc<Positions>,
         probe: &mut Probe<'_>,
-    ) -> Result<Entered> {
-        let batch = inputs.latent.dim(0);
-        let mut latent = lease.bring(inputs.latent)?;
-        if let Some(concat) = inputs.concat {
+    ) -> Result<Apart> {
+        let entered: Vec<Entered> =
+            batch.members().map(|member| self.enter_one(lease, member, probe)).collect::<Result<_>>()?;
+        Apart::new(&entered, positions)
+    }
+
+    fn enter_one(&self, lease: &Lease<'_>, member: &Member<'_>, probe: &mut Probe<'_>) -> Result<Entered> {
+        let (batch, given) = (member.latent.dim(0), member.given);
+        let mut latent = lease.bring(member.latent)?;
+        if let Some(concat) = &given.concat {
             latent = Tensor::concat(&[&latent, &lease.bring(concat)?], 1)?;
         }
         let mut patches = vec![patchify(&latent)?];
-        for reference in inputs.references {
-            let reference = patchify(&lease.bring(reference)?)?;
-            let shape = [batch, reference.dim(1), reference.dim(2)];
-            patches.push(reference.broadcast(shape)?);
+        for reference in &given.references {
+            let shape = [batch, reference.patches.dim(1), reference.patches.dim(2)];
+            patches.push(lease.bring(&reference.patches)?.broadcast(shape)?);
         }
-        let patches = match patches.as_slice() {
-            [only] => only.clone(),
-            many => Tensor::concat(&many.iter().collect::<Vec<_>>(), 1)?,
-        };
-        let image = lease.linear("img_in", &patches)?;
+        let patches = together(&patches.iter().collect::<Vec<_>>(), 1)?;
+        let mut image = lease.linear("img_in", &patches)?;
         probe.show(format_args!("img_in"), &image);
-
-        let embed = |name: &str, x: &Tensor, probe: &mut Probe<'_>| -> Result<Tensor> {
-            let inner = lease.linear_then(&format!("{name}.in_layer"), x, Some(Activation::Silu))?;
-            let out = lease.linear(&format!("{name}.out_layer"), &inner)?;
-            probe.show(format_args!("{name}"), &out);
-            Ok(out)
-        };
-        let mut vector = embed("time_in", &embedding(lease.lane(), inputs.sigma)?, probe)?;
-        if let Some(guidance) = inputs.guidance.filter(|_| self.config.guidance) {
-            vector = vector.add(&embed("guidance_in", &embedding(lease.lane(), guidance)?, probe)?)?;
+        if let Some(hint) = &given.hint {
+            image = image.add(&lease.bring(hint)?)?;
         }
-        let vector = vector.add(&embed("vector_in", &lease.bring(inputs.pooled)?, probe)?)?;
-        let text = lease.linear("txt_in", &lease.bring(inputs.context)?)?;
-        probe.show(format_args!("txt_in"), &text);
+        let mut vector = embed(lease, ("time_in", LAYERS), &embedding(lease.lane(), member.sigma)?, probe)?;
+        if let Some(guidance) = &given.guidance {
+            vector = vector.add(&lease.bring(guidance)?)?;
+        }
+        let vector = vector.add(&lease.bring(&given.pooled)?)?;
+        let text = lease.bring(&given.text)?;
         let text = text.broadcast([batch, text.dim(1), text.dim(2)])?.contiguous()?;
         Ok(Entered { image, text, vector })
     }
@@ -234,28 +273,34 @@ impl Flux {
         let image = image.modulated_norm(scale, shift, NORM_EPS)?;
         let image = lease.linear("final_layer.linear", &image)?;
         probe.show(format_args!("final_layer"), &image);
-        grid.unpatchify(&image)
+        grid.unpatchify(&image, PatchOrder::ChannelsFirst)
     }
 
     fn check(&self, inputs: &FluxInputs<'_>) -> Result<()> {
-        let wrong = |what, expected, got: &Tensor| {
-            Err(Error::Input { what, expected, got: format!("of shape {}", got.shape()) })
-        };
-        let latent = inputs.latent;
+        self.check_latent(inputs.latent, inputs.concat)?;
+        self.check_given(inputs.latent.dim(0), inputs)
+    }
+
+    /// Whether a latent, with what stands beside it, is one for this model.
+    fn check_latent(&self, latent: &Tensor, concat: Option<&Tensor>) -> Result<()> {
         if latent.rank() != 4 || latent.dims().contains(&0) {
             return wrong("the latent", "[batch, channels, height, width]".into(), latent);
         }
-        let batch = latent.dim(0);
-        let extra = inputs.concat.map_or(0, |concat| concat.dims().get(1).copied().unwrap_or(0));
+        let extra = concat.map_or(0, |concat| concat.dims().get(1).copied().unwrap_or(0));
         if latent.dim(1) + extra != self.config.in_channels {
             let expected = format!("{} channels with what stands beside it", self.config.in_channels);
             return wrong("the latent", expected, latent);
         }
-        if let Some(concat) = inputs.concat
+        if let Some(concat) = concat
             && (concat.rank() != 4 || concat.shape() != &latent.shape().with(1, extra))
         {
             return wrong("what stands beside the latent", "of the latent's size".into(), concat);
         }
+        Ok(())
+    }
+
+    /// Whether all else fits a batch of so many items.
+    fn check_given(&self, batch: usize, inputs: &FluxInputs<'_>) -> Result<()> {
         let context = inputs.context;
         let repeats = |tensor: &Tensor| tensor.dim(0) == 1 || tensor.dim(0) == batch;
         if context.rank() != 3 || context.dim(2) != self.config.context_width || !repeats(context) {
@@ -264,6 +309,10 @@ impl Flux {
                 format!("[{batch} or 1, tokens, {}]", self.config.context_width),
                 context,
             );
+        }
+        let is_outside = |span: &TokenBias| span.start.saturating_add(span.tokens) > context.dim(1);
+        if inputs.biased.iter().any(is_outside) {
+            return wrong("the text", "as long as what is said of its tokens".into(), context);
         }
         let pooled = inputs.pooled;
         if pooled.rank() != 2 || pooled.dim(1) != self.config.pooled_width || !repeats(pooled) {
@@ -281,70 +330,22 @@ impl Flux {
     }
 }
 
-/// A latent's size, in values and in patches.
-struct Grid {
-    height: usize,
-    width: usize,
-    rows: usize,
-    columns: usize,
-}
-
-impl Grid {
-    fn of(latent: &Tensor) -> Grid {
-        Grid::sized(latent.shape())
+impl Module for Flux {
+    fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
     }
 
-    /// The size of latents of a shape.
-    fn sized(shape: &Shape) -> Grid {
-        let (height, width) = (shape.dims()[2], shape.dims()[3]);
-        Grid { height, width, rows: height.div_ceil(PATCH), columns: width.div_ceil(PATCH) }
-    }
-
-    /// How many patches there are.
-    fn patches(&self) -> usize {
-        self.rows * self.columns
-    }
-
-    /// Tokens `[batch, rows · columns, channels · 2 · 2]` back to a latent of the size that came in.
-    fn unpatchify(&self, tokens: &Tensor) -> Result<Tensor> {
-        let (batch, channels) = (tokens.dim(0), tokens.dim(2) / (PATCH * PATCH));
-        let grid = tokens.reshape([batch, self.rows, self.columns, channels, PATCH, PATCH])?;
-        let latent = grid.permute(&[0, 3, 1, 4, 2, 5])?.reshape([
-            batch,
-            channels,
-            self.rows * PATCH,
-            self.columns * PATCH,
-        ])?;
-        Ok(latent.slice(2, 0, self.height)?.slice(3, 0, self.width)?.contiguous()?)
+    /// The residual streams outgrow f16.
+    fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
     }
 }
 
-/// A latent `[batch, channels, height, width]` as tokens `[batch, rows · columns, channels · 2 · 2]`. A size
-/// that is no multiple of a patch goes on from the other side.
-fn patchify(latent: &Tensor) -> Result<Tensor> {
-    let grid = Grid::of(latent);
-    let (batch, channels) = (latent.dim(0), latent.dim(1));
-    let border =
-        [(0, 0), (0, 0), (0, grid.rows * PATCH - grid.height), (0, grid.columns * PATCH - grid.width)];
-    let even = if border[2].1 + border[3].1 == 0 {
-        latent.clone()
-    } else {
-        latent.pad(&border, Padding::Circular)?
-    };
-    let patches = even.reshape([batch, channels, grid.rows, PATCH, grid.columns, PATCH])?;
-    let tokens = patches.permute(&[0, 2, 4, 1, 3, 5])?;
-    Ok(tokens.reshape([batch, grid.rows * grid.columns, channels * PATCH * PATCH])?)
+fn wrong(what: &'static str, expected: String, got: &Tensor) -> Result<()> {
+    Err(Error::Input { what, expected, got: format!("of shape {}", got.shape()) })
 }
 
-/// A time or a guidance as waves of many lengths, `[1, 256]`. Angles are rounded to f32, as they are where the
-/// weights were trained.
+/// A time or a guidance, of which the model counts a thousand, as waves.
 fn embedding(lane: &Lane, value: f32) -> Result<Tensor> {
-    const HALF: usize = TIME_VALUES / 2;
-    let angles = (0..HALF).map(|i| {
-        let frequency = (-(10_000f64.ln()) as f32 * i as f32 / HALF as f32).exp();
-        1000.0 * value * frequency
-    });
-    let angles: Vec<f32> = angles.collect();
-    let waves: Vec<f32> = angles.iter().map(|a| a.cos()).chain(angles.iter().map(|a| a.sin())).collect();
-    Ok(lane.tensor([1, TIME_VALUES], &waves)?)
+    time_embedding(lane, 1000.0 * value)
 }

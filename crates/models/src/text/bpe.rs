@@ -132,6 +132,22 @@ pub(crate) fn byte_alphabet() -> Vec<(u8, char)> {
     first.chain(others).collect()
 }
 
+/// Turns texts of byte-level vocabularies back into bytes.
+pub(crate) struct ByteTexts {
+    of_character: HashMap<char, u8>,
+}
+
+impl ByteTexts {
+    pub(crate) fn new() -> ByteTexts {
+        ByteTexts { of_character: byte_alphabet().into_iter().map(|(byte, c)| (c, byte)).collect() }
+    }
+
+    /// The bytes of a text; characters that stand for none are left out.
+    pub(crate) fn of(&self, text: &str) -> Vec<u8> {
+        text.chars().filter_map(|c| self.of_character.get(&c).copied()).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,21 +3,58 @@
 
 mod weights;
 
+use std::borrow::Cow;
+
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Mask, Tensor};
 
-use super::encoder::{Batch, EncodeOptions, Layer, Outputs};
+use super::encoder::{Batch, EncodeOptions, Layer, Outputs, TextEncoder};
+use super::{TextArchitecture, TextModel, tokenizer};
 use crate::claims::Claims;
-use crate::detect::Part;
-use crate::{Error, Probe, Result};
-use weights::Names;
+use crate::clip_layers::{Names, Stack, norm};
+use crate::detect::{Neighbours, Part, Sign};
+use crate::{Error, Module, Probe, Result};
 
 /// Values per head in every CLIP text model.
 const HEAD: usize = 64;
-const NORM_EPS: f32 = 1e-5;
+/// Prompts are filled up to chunks of this length.
+const CHUNK_TOKENS: usize = 77;
 /// Models up to this width were trained with the quick GELU.
 const QUICK_GELU_WIDTH: usize = 768;
+
+/// Width and layers of CLIP-H.
+const CLIP_H: (usize, usize) = (1024, 24);
+
+/// The architecture.
+pub(super) const ARCHITECTURE: TextArchitecture = TextArchitecture {
+    name: "CLIP",
+    signs: &[
+        Sign::native("text_model.embeddings.token_embedding.weight", |found| Some(named(found.dim(1)?))),
+        Sign::native("transformer.resblocks.0.ln_1.weight", of_open_clip),
+    ],
+    read: |checkpoint, part| {
+        let clip = Clip::read(checkpoint, part)?;
+        let tokenizer = tokenizer::for_clip(checkpoint, clip.config())?;
+        Ok(TextModel::new(clip, tokenizer))
+    },
+};
+
+fn of_open_clip(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
+    let width = found.dim(0)?;
+    found.has("token_embedding.weight").then(|| named(width))
+}
+
+/// The name of a model by its width.
+fn named(width: usize) -> Cow<'static, str> {
+    match width {
+        768 => Cow::Borrowed("CLIP-L"),
+        1024 => Cow::Borrowed("CLIP-H"),
+        1280 => Cow::Borrowed("CLIP-G"),
+        width => Cow::Owned(format!("CLIP of width {width}")),
+    }
+}
 
 /// A CLIP text model: its sizes and how it computes.
 #[derive(Clone, Debug)]
@@ -48,7 +85,7 @@ impl Clip {
     /// Reads the model's sizes from a part of a file.
     pub fn read(checkpoint: &Checkpoint, part: &Part) -> Result<Clip> {
         let claims = Claims::new(checkpoint, &part.prefix, weights::FAMILY);
-        let names = Names::of(&claims);
+        let names = weights::names_of(&claims);
         let config = weights::read_config(&claims, names)?;
         Ok(Clip { config, names, prefix: part.prefix.clone() })
     }
@@ -58,47 +95,16 @@ impl Clip {
         &self.config
     }
 
-    /// What the model needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
-        let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
-        weights::manifest(&claims, &self.config, self.names)
-    }
-
-    pub(super) fn forward(
-        &self,
-        session: &Session,
-        batch: &Batch,
-        options: EncodeOptions<'_>,
-        probe: &mut Probe<'_>,
-    ) -> Result<Outputs> {
-        let mut x = self.enter(session, batch, options)?;
-        let mut chosen = None;
-        for i in 0..self.config.layers {
-            let lease = session.lease(1 + i)?;
-            x = self.layer(&lease, i, &lease.bring(&x)?, probe)?;
-            probe.show(format_args!("layers.{i}"), &x);
-            if self.wanted(options.layer) == Some(i) {
-                chosen = Some(x.clone());
-            }
-        }
-        let lease = session.lease(1 + self.config.layers)?;
-        let last = final_norm(&lease, &lease.bring(&x)?)?;
-        let pooled = last.slice(0, 0, 1)?.slice(1, batch.end_of(0), 1)?.reshape([1, self.config.width])?;
-        let pooled = if options.unprojected { pooled } else { project(&lease, &pooled)? };
-        let hidden = match (chosen, options.layer) {
-            (Some(chosen), Layer::SkipRaw(_)) => lease.bring(&chosen)?,
-            (Some(chosen), _) => final_norm(&lease, &lease.bring(&chosen)?)?,
-            (None, _) => last,
-        };
-        Ok(Outputs { hidden, pooled: Some(pooled) })
-    }
-
     /// The layer whose result is asked for, unless it is the last one's, normalised.
     fn wanted(&self, layer: Layer) -> Option<usize> {
         match layer {
-            Layer::Last => None,
+            Layer::Last | Layer::After(_) | Layer::All => None,
             Layer::Skip(from_end) | Layer::SkipRaw(from_end) => {
-                self.config.layers.checked_sub(from_end.max(1))
+                let layers = self.config.layers;
+                // Some files of CLIP-H leave out the last layer, whose result nobody takes.
+                let is_cut = self.config.width == CLIP_H.0 && layers + 1 == CLIP_H.1;
+                let layers = if is_cut { layers + 1 } else { layers };
+                layers.checked_sub(from_end.max(1)).filter(|layer| *layer < self.config.layers)
             }
         }
     }
@@ -116,36 +122,84 @@ impl Clip {
         let positions = lease.lane().unpack(&lease.weight(weights::POSITIONS)?)?.slice(0, 0, batch.len)?;
         Ok(words.add(&positions)?)
     }
+}
 
-    fn layer(&self, lease: &Lease<'_>, i: usize, x: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
-        let name = |module: &str| format!("text_model.encoder.layers.{i}.{module}");
-        let (batch, len, width) = (x.dim(0), x.dim(1), self.config.width);
-        let normed = norm(lease, &name("layer_norm1"), x)?;
-        probe.show(format_args!("layers.{i}.layer_norm1"), &normed);
-        let mut heads = Vec::with_capacity(3);
-        for module in ["q_proj", "k_proj", "v_proj"] {
-            let y = lease.linear(&name(&format!("self_attn.{module}")), &normed)?;
-            probe.show(format_args!("layers.{i}.self_attn.{module}"), &y);
-            heads.push(y.reshape([batch, len, width / HEAD, HEAD])?);
+impl ClipConfig {
+    /// The layers.
+    fn stack(&self) -> Stack {
+        Stack {
+            name: weights::STACK,
+            width: self.width,
+            mlp: self.mlp,
+            heads: self.width / HEAD,
+            activation: self.activation,
+            mask: Mask::Causal,
         }
-        let scale = 1.0 / (HEAD as f32).sqrt();
-        let attended = heads[0].attention(&heads[1], &heads[2], &Mask::Causal, scale)?;
-        let attended = lease.linear(&name("self_attn.out_proj"), &attended.reshape([batch, len, width])?)?;
-        probe.show(format_args!("layers.{i}.self_attn"), &attended);
-        let x = x.add(&attended)?;
-        let normed = norm(lease, &name("layer_norm2"), &x)?;
-        probe.show(format_args!("layers.{i}.layer_norm2"), &normed);
-        let inner = lease.linear_then(&name("mlp.fc1"), &normed, Some(self.config.activation))?;
-        let change = lease.linear(&name("mlp.fc2"), &inner)?;
-        probe.show(format_args!("layers.{i}.mlp"), &change);
-        Ok(x.add(&change)?)
     }
 }
 
-fn norm(lease: &Lease<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
-    let weight = lease.weight(&format!("{name}.weight"))?;
-    let bias = lease.weight(&format!("{name}.bias"))?;
-    Ok(x.layer_norm(Some(&weight), Some(&bias), NORM_EPS)?)
+impl Module for Clip {
+    fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
+        weights::manifest(&claims, &self.config, self.names)
+    }
+
+    /// It was trained in f16.
+    fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F16, DType::F32]
+    }
+}
+
+impl TextEncoder for Clip {
+    fn key(&self) -> &'static str {
+        match self.config.width {
+            1280.. => "clip_g",
+            1024.. => "clip_h",
+            _ => "clip_l",
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.config.width
+    }
+
+    fn layers(&self) -> usize {
+        self.config.layers
+    }
+
+    fn chunk_tokens(&self) -> Option<usize> {
+        Some(CHUNK_TOKENS)
+    }
+
+    fn forward(
+        &self,
+        session: &Session,
+        batch: &Batch,
+        options: EncodeOptions<'_>,
+        probe: &mut Probe<'_>,
+    ) -> Result<Outputs> {
+        let mut x = self.enter(session, batch, options)?;
+        let mut chosen = None;
+        let stack = self.config.stack();
+        for i in 0..self.config.layers {
+            let lease = session.lease(1 + i)?;
+            x = stack.layer(&lease, i, &lease.bring(&x)?, probe)?;
+            probe.show(format_args!("layers.{i}"), &x);
+            if self.wanted(options.layer) == Some(i) {
+                chosen = Some(x.clone());
+            }
+        }
+        let lease = session.lease(1 + self.config.layers)?;
+        let last = final_norm(&lease, &lease.bring(&x)?)?;
+        let pooled = last.slice(0, 0, 1)?.slice(1, batch.end_of(0), 1)?.reshape([1, self.config.width])?;
+        let pooled = if options.unprojected { pooled } else { project(&lease, &pooled)? };
+        let hidden = match (chosen, options.layer) {
+            (Some(chosen), Layer::SkipRaw(_)) => lease.bring(&chosen)?,
+            (Some(chosen), _) => final_norm(&lease, &lease.bring(&chosen)?)?,
+            (None, _) => last,
+        };
+        Ok(Outputs { hidden, pooled: Some(pooled) })
+    }
 }
 
 fn final_norm(lease: &Lease<'_>, x: &Tensor) -> Result<Tensor> {

@@ -2,28 +2,66 @@
 //! beside an empty one, and weights move each token away from or toward the empty one.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use checkpoint::Checkpoint;
-use meta::DType;
-use residency::{Lease, Manifest, Session};
+use residency::{Lease, Session};
 use tensor::{Lane, Tensor, Weight};
 
-use super::clip::Clip;
-use super::t5::T5;
 use super::tokens::{Frame, Symbol, Token, Tokens};
-use crate::detect::{Detected, Family, Part, Role};
-use crate::{Error, Probe, Result};
+use crate::{Error, Module, Probe, Result};
 
-/// What errors call a file that should have an encoder.
-const WANTED: &str = "a CLIP, T5 or UMT5 text encoder";
+/// A text encoder that was read from a file.
+pub trait TextEncoder: Module {
+    /// What files and recipes call it: `clip_l`, `t5xxl`.
+    fn key(&self) -> &'static str;
 
-/// A text encoder: its sizes and how it computes. Its weights come with a session.
-#[derive(Clone, Debug)]
-pub enum TextEncoder {
-    /// CLIP-L, CLIP-G and their kin.
-    Clip(Clip),
-    /// T5 and UMT5.
-    T5(T5),
+    /// Values per token.
+    fn width(&self) -> usize;
+
+    /// Layers that the file has.
+    fn layers(&self) -> usize;
+
+    /// The length of the chunks that prompts are filled up to, of encoders that have such.
+    fn chunk_tokens(&self) -> Option<usize>;
+
+    /// What it computes for a batch of chunks.
+    fn forward(
+        &self,
+        session: &Session,
+        batch: &Batch,
+        options: EncodeOptions<'_>,
+        probe: &mut Probe<'_>,
+    ) -> Result<Outputs>;
+}
+
+impl dyn TextEncoder {
+    /// Encodes a prompt.
+    pub fn encode(&self, session: &Session, tokens: &Tokens, options: EncodeOptions<'_>) -> Result<Encoded> {
+        self.encode_probed(session, tokens, options, &mut Probe::none())
+    }
+
+    /// As [`encode`](#method.encode), with a look at what the modules compute.
+    pub fn encode_probed(
+        &self,
+        session: &Session,
+        tokens: &Tokens,
+        options: EncodeOptions<'_>,
+        probe: &mut Probe<'_>,
+    ) -> Result<Encoded> {
+        let batch = Batch::new(tokens, options.empty_is_padding)?;
+        let outputs = self.forward(session, &batch, options, probe)?;
+        let hidden = match options.padding {
+            PaddingUse::Zeroed => batch.zero_padding(&outputs.hidden)?,
+            PaddingUse::Seen | PaddingUse::Hidden => outputs.hidden,
+        };
+        let cond = batch.in_a_row(&batch.apply_weights(&hidden)?)?;
+        let attention_mask = batch.visible()[..batch.sections].concat();
+        let encoded = Encoded { cond, pooled: outputs.pooled, attention_mask, second: None };
+        match options.keep {
+            Some(keep) => encoded.keep(&keep(&tokens.chunks.concat(), options.picture_step.max(1))),
+            None => Ok(encoded),
+        }
+    }
 }
 
 /// Learned vectors by name, each `[rows, width]`.
@@ -36,10 +74,69 @@ pub struct EncodeOptions<'a> {
     pub layer: Layer,
     /// The pooled result is not multiplied with the encoder's projection (SD1.5, SD3 and FLUX use CLIP-L so).
     pub unprojected: bool,
-    /// Tokens after the end are hidden from attention, and their results are zero (Wan).
-    pub masked: bool,
+    /// What becomes of the tokens that fill a chunk.
+    pub padding: PaddingUse,
+    /// Weights move tokens away from a prompt that is filling all over, without an end (Chroma).
+    pub empty_is_padding: bool,
+    /// Which tokens' results are kept; all without it.
+    pub keep: Option<Keep>,
+    /// Of the parts of pictures every so many-th is kept, where any are kept; all with 0 and 1.
+    pub picture_step: usize,
     /// The vectors of embeddings that the tokens name.
     pub embeddings: Option<&'a Embeddings>,
+    /// The pictures that tokens name.
+    pub pictures: &'a [PictureTokens],
+}
+
+/// What becomes of the tokens that fill a chunk. Language models hide them in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PaddingUse {
+    /// Others see them.
+    #[default]
+    Seen,
+    /// They are hidden from the others.
+    Hidden,
+    /// They are hidden, and their results are zero.
+    Zeroed,
+}
+
+/// A picture as another network saw it, for an encoder that reads pictures among words.
+#[derive(Clone, Debug)]
+pub struct PictureTokens {
+    /// One vector per part, `[parts, width]`.
+    pub values: Tensor,
+    /// Rows and columns of the parts, where their places count.
+    pub grid: Option<[usize; 2]>,
+}
+
+/// Says which tokens of a prompt are kept; of the parts of pictures every so many-th.
+pub type Keep = fn(&[Token], usize) -> Vec<Kept>;
+
+/// Tokens whose results are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Their places.
+    pub tokens: Range<usize>,
+    /// Of these every so many-th.
+    pub step: usize,
+}
+
+impl Kept {
+    /// All tokens of a range.
+    pub fn all(tokens: Range<usize>) -> Kept {
+        Kept { tokens, step: 1 }
+    }
+
+    /// These of the places of an axis.
+    fn of(&self, x: &Tensor, axis: usize) -> Result<Tensor> {
+        let Kept { tokens, step } = self;
+        if *step <= 1 {
+            return Ok(x.slice(axis, tokens.start, tokens.len())?);
+        }
+        let firsts = tokens.clone().step_by(*step).map(|at| x.slice(axis, at, 1));
+        let firsts = firsts.collect::<Result<Vec<_>, _>>()?;
+        Ok(Tensor::concat(&firsts.iter().collect::<Vec<_>>(), axis)?)
+    }
 }
 
 /// Which layer's result becomes the conditioning.
@@ -52,102 +149,57 @@ pub enum Layer {
     Skip(usize),
     /// The same without normalisation (SDXL and SD3 use CLIP so, with 2).
     SkipRaw(usize),
+    /// What comes out of so many layers, of several numbers side by side and none normalised. Language models only.
+    After(&'static [usize]),
+    /// What goes into every layer, and the last result normalised, one state after the other: `[1, states, tokens,
+    /// width]`. Language models only.
+    All,
 }
 
 /// A prompt as a diffusion model takes it.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    /// One vector per token, `[1, tokens, width]`; chunks one after the other.
+    /// One vector per token, `[1, tokens, width]`; chunks one after the other. With [`Layer::All`] `[1, states, tokens,
+    /// width]`.
     pub cond: Tensor,
     /// The whole prompt in one vector, `[1, width]`, of encoders that have one: that of the first chunk.
     pub pooled: Option<Tensor>,
     /// Which tokens are before or at the end of their chunk's words.
     pub attention_mask: Vec<bool>,
+    /// A second text, of another encoder, for models that take two.
+    pub second: Option<Tensor>,
 }
 
-impl TextEncoder {
-    /// Reads the sizes of one of a file's text encoders.
-    pub fn read(checkpoint: &Checkpoint, detected: &Detected, part: &Part) -> Result<TextEncoder> {
-        match (part.role, part.family) {
-            (Role::Text, Family::Clip { .. }) => Ok(TextEncoder::Clip(Clip::read(checkpoint, part)?)),
-            (Role::Text, Family::T5 { .. } | Family::Umt5 { .. }) => {
-                Ok(TextEncoder::T5(T5::read(checkpoint, part)?))
-            }
-            _ => Err(detected.wrong_kind(WANTED)),
-        }
-    }
-
-    /// Reads every text encoder of a file that this crate knows; an error if there is none.
-    pub fn read_all(checkpoint: &Checkpoint, detected: &Detected) -> Result<Vec<TextEncoder>> {
-        let known = |part: &&Part| !matches!(part.family, Family::Named(_));
-        let parts: Vec<&Part> = detected.parts_for(Role::Text).filter(known).collect();
-        if parts.is_empty() {
-            return Err(detected.wrong_kind(WANTED));
-        }
-        parts.into_iter().map(|part| TextEncoder::read(checkpoint, detected, part)).collect()
-    }
-
-    /// What the encoder needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
-        match self {
-            TextEncoder::Clip(clip) => clip.manifest(checkpoint),
-            TextEncoder::T5(t5) => t5.manifest(checkpoint),
-        }
-    }
-
-    /// Values per token.
-    pub fn width(&self) -> usize {
-        match self {
-            TextEncoder::Clip(clip) => clip.config().width,
-            TextEncoder::T5(t5) => t5.config().width,
-        }
-    }
-
-    /// The element types that its activations may have, the preferred one first.
-    /// The feed-forward layers of T5 and its kin outgrow f16; CLIP was trained in it.
-    pub fn activations(&self) -> &'static [DType] {
-        match self {
-            TextEncoder::Clip(_) => &[DType::BF16, DType::F16, DType::F32],
-            TextEncoder::T5(_) => &[DType::BF16, DType::F32],
-        }
-    }
-
-    /// Encodes a prompt.
-    pub fn encode(&self, session: &Session, tokens: &Tokens, options: EncodeOptions<'_>) -> Result<Encoded> {
-        self.encode_probed(session, tokens, options, &mut Probe::none())
-    }
-
-    /// As [`TextEncoder::encode`], with a look at what the modules compute.
-    pub fn encode_probed(
-        &self,
-        session: &Session,
-        tokens: &Tokens,
-        options: EncodeOptions<'_>,
-        probe: &mut Probe<'_>,
-    ) -> Result<Encoded> {
-        let batch = Batch::new(tokens)?;
-        let outputs = match self {
-            TextEncoder::Clip(clip) => clip.forward(session, &batch, options, probe)?,
-            TextEncoder::T5(t5) => t5.forward(session, &batch, options, probe)?,
+impl Encoded {
+    /// The results of some tokens.
+    fn keep(self, kept: &[Kept]) -> Result<Encoded> {
+        let axis = self.cond.rank() - 2;
+        let parts = kept.iter().map(|kept| kept.of(&self.cond, axis)).collect::<Result<Vec<_>>>()?;
+        let cond = match parts.as_slice() {
+            [only] => only.clone(),
+            parts => Tensor::concat(&parts.iter().collect::<Vec<_>>(), axis)?,
         };
-        let hidden = if options.masked { batch.zero_masked(&outputs.hidden)? } else { outputs.hidden };
-        let cond = batch.apply_weights(&hidden)?;
-        let cond = cond.reshape([1, batch.sections * batch.len, self.width()])?;
-        let attention_mask = batch.visible()[..batch.sections].concat();
-        Ok(Encoded { cond, pooled: outputs.pooled, attention_mask })
+        let mask = |kept: &Kept| {
+            self.attention_mask[kept.tokens.clone()]
+                .iter()
+                .step_by(kept.step.max(1))
+                .copied()
+                .collect::<Vec<_>>()
+        };
+        Ok(Encoded { cond, attention_mask: kept.iter().flat_map(mask).collect(), ..self })
     }
 }
 
 /// What an encoder computes for a batch.
-pub(super) struct Outputs {
+pub struct Outputs {
     /// `[batch, tokens, width]`.
-    pub(super) hidden: Tensor,
+    pub hidden: Tensor,
     /// `[1, width]`.
-    pub(super) pooled: Option<Tensor>,
+    pub pooled: Option<Tensor>,
 }
 
 /// The chunks of a prompt, all of one length, and an empty one behind them if any token is weighted.
-pub(super) struct Batch {
+pub struct Batch {
     /// The chunks.
     pub(super) rows: Vec<Vec<Token>>,
     /// Tokens of each.
@@ -159,7 +211,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    fn new(tokens: &Tokens) -> Result<Batch> {
+    fn new(tokens: &Tokens, empty_is_padding: bool) -> Result<Batch> {
         let len = tokens.chunks.iter().map(Vec::len).max().unwrap_or(0);
         let sections = tokens.chunks.len();
         if len == 0 || tokens.chunks.iter().any(|chunk| chunk.len() != len) {
@@ -172,7 +224,8 @@ impl Batch {
         let weighted = tokens.is_weighted();
         let mut rows = tokens.chunks.clone();
         if weighted {
-            rows.push(tokens.frame.empty(len));
+            let frame = Frame { end: tokens.frame.end.filter(|_| !empty_is_padding), ..tokens.frame };
+            rows.push(frame.empty(len));
         }
         Ok(Batch { rows, len, sections, weighted, frame: tokens.frame })
     }
@@ -198,32 +251,72 @@ impl Batch {
         name: &str,
         embeddings: Option<&Embeddings>,
     ) -> Result<Tensor> {
-        let id = |token: &Token| match token.symbol {
-            Symbol::Id(id) => id as i32,
-            Symbol::Embedding { .. } => 0,
-        };
-        let ids: Vec<i32> = self.rows.iter().flatten().map(id).collect();
         let table = lease.weight(name)?;
-        let entries = table.dims()[0];
-        if let Some(id) = ids.iter().find(|id| **id as usize >= entries) {
-            return Err(Error::Input {
+        let ids: Vec<i32> = self.ids(table.dims()[0])?.into_iter().map(|id| id as i32).collect();
+        let ids = lease.lane().ids([self.rows.len(), self.len], &ids)?;
+        let x = look_up(lease, &table, &ids)?;
+        self.put_learned(&x, embeddings)?;
+        Ok(x)
+    }
+
+    /// The same from a table that stays in its file, with the pictures that tokens name.
+    pub(super) fn embed_from(
+        &self,
+        session: &Session,
+        name: &str,
+        options: &EncodeOptions<'_>,
+    ) -> Result<Tensor> {
+        let entries = session.manifest().table(name).map_or(0, |table| table.shape.dims()[0]);
+        let rows = session.rows(name, &self.ids(entries)?)?;
+        let x = rows.reshape([self.rows.len(), self.len, rows.dim(1)])?;
+        self.put_learned(&x, options.embeddings)?;
+        for (row, tokens) in self.rows.iter().enumerate() {
+            for (start, picture, parts) in pictures_in(tokens) {
+                let place = x.slice(0, row, 1)?.slice(1, start, parts.len())?;
+                let seen = seen(options.pictures, picture, parts, place.dim(2))?;
+                seen.to_lane(x.lane())?.reshape(*place.shape())?.copy_into(&place)?;
+            }
+        }
+        Ok(x)
+    }
+
+    /// The id of every token of every row, below a number of entries; 0 for tokens that are no entries.
+    fn ids(&self, entries: usize) -> Result<Vec<u32>> {
+        let id = |token: &Token| match token.symbol {
+            Symbol::Id(id) => id,
+            Symbol::Embedding { .. } | Symbol::Picture { .. } => 0,
+        };
+        let ids: Vec<u32> = self.rows.iter().flatten().map(id).collect();
+        match ids.iter().find(|id| **id as usize >= entries) {
+            Some(id) => Err(Error::Input {
                 what: "a token",
                 expected: format!("below {entries}, as many as the encoder's table has"),
                 got: id.to_string(),
-            });
+            }),
+            None => Ok(ids),
         }
-        let ids = lease.lane().ids([self.rows.len(), self.len], &ids)?;
-        let x = look_up(lease, &table, &ids)?;
+    }
+
+    /// Puts the vectors of learned embeddings into their places.
+    fn put_learned(&self, x: &Tensor, embeddings: Option<&Embeddings>) -> Result<()> {
         for (row, tokens) in self.rows.iter().enumerate() {
             for (i, token) in tokens.iter().enumerate() {
                 if let Symbol::Embedding { name, row: vector } = &token.symbol {
                     let place = x.slice(0, row, 1)?.slice(1, i, 1)?;
                     let vector = learned(embeddings, name, *vector, place.dim(2))?;
-                    lease.bring(&vector)?.reshape([1, 1, place.dim(2)])?.copy_into(&place)?;
+                    vector.to_lane(x.lane())?.reshape(*place.shape())?.copy_into(&place)?;
                 }
             }
         }
-        Ok(x)
+        Ok(())
+    }
+
+    /// The results of the prompt's chunks one after the other.
+    fn in_a_row(&self, hidden: &Tensor) -> Result<Tensor> {
+        if hidden.rank() == 4 {
+            return Ok(hidden.slice(0, 0, 1)?);
+        }
+        Ok(hidden.reshape([1, self.sections * self.len, hidden.dim(2)])?)
     }
 
     /// Values per token, `[batch, tokens, 1]`.
@@ -235,7 +328,7 @@ impl Batch {
         Ok(lane.tensor([rows, self.len, 1], &values)?)
     }
 
-    fn zero_masked(&self, hidden: &Tensor) -> Result<Tensor> {
+    fn zero_padding(&self, hidden: &Tensor) -> Result<Tensor> {
         let visible = self.visible();
         let mask = self.per_token(hidden.lane(), self.rows.len(), |row, i| f32::from(visible[row][i]))?;
         Ok(hidden.mul(&mask)?)
@@ -249,21 +342,50 @@ impl Batch {
         }
         let words = hidden.slice(0, 0, self.sections)?.contiguous()?;
         let empty = hidden.slice(0, self.sections, 1)?;
+        if hidden.rank() == 4 {
+            // The reference takes the states for the tokens here: the weight of a token moves the whole state of its
+            // number. Pictures that people have made depend on it.
+            let excess: Vec<f32> = (0..hidden.dim(1))
+                .map(|state| self.rows[0].get(state).map_or(0.0, |token| token.weight - 1.0))
+                .collect();
+            let excess = hidden.lane().tensor([1, hidden.dim(1), 1, 1], &excess)?;
+            return Ok(words.add(&words.sub(&empty)?.mul(&excess)?)?);
+        }
         let excess = self.per_token(hidden.lane(), self.sections, |row, i| self.rows[row][i].weight - 1.0)?;
         Ok(words.gated_add(&excess, &words.sub(&empty)?)?)
     }
 }
 
-/// Rows of a table for ids of any shape, whatever the table is stored as.
-pub(crate) fn look_up(lease: &Lease<'_>, table: &Weight, ids: &Tensor) -> Result<Tensor> {
-    let rows = lease.lane().embedding(table, ids)?;
-    match table.scale() {
-        None => Ok(rows),
-        Some(scale) => {
-            let scale = Tensor::new(scale.clone(), lease.lane().clone()).cast(rows.dtype())?;
-            Ok(rows.mul(&scale.reshape([1])?)?)
+/// The runs of parts of one picture: where each begins, which picture, and which of its parts.
+pub(super) fn pictures_in(tokens: &[Token]) -> Vec<(usize, usize, Range<usize>)> {
+    let mut runs: Vec<(usize, usize, Range<usize>)> = Vec::new();
+    for (i, token) in tokens.iter().enumerate() {
+        let Symbol::Picture { picture, row } = token.symbol else { continue };
+        match runs.last_mut() {
+            Some((start, of, parts)) if *of == picture && *start + parts.len() == i && parts.end == row => {
+                parts.end += 1;
+            }
+            _ => runs.push((i, picture, row..row + 1)),
         }
     }
+    runs
+}
+
+/// Parts of a picture.
+fn seen(pictures: &[PictureTokens], picture: usize, parts: Range<usize>, width: usize) -> Result<Tensor> {
+    let values = pictures.get(picture).map(|picture| &picture.values);
+    let fits = values.filter(|v| v.rank() == 2 && v.dim(0) >= parts.end && v.dim(1) == width);
+    let values = fits.ok_or_else(|| Error::Input {
+        what: "a picture among the words",
+        expected: format!("of at least {} parts of {width} values", parts.end),
+        got: values.map_or("not given".into(), |v| format!("of shape {}", v.shape())),
+    })?;
+    Ok(values.slice(0, parts.start, parts.len())?)
+}
+
+/// Rows of a table for ids of any shape, whatever the table is stored as.
+pub(crate) fn look_up(lease: &Lease<'_>, table: &Weight, ids: &Tensor) -> Result<Tensor> {
+    Ok(lease.lane().embedding(table, ids)?)
 }
 
 /// One vector of an embedding.

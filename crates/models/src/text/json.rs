@@ -5,8 +5,11 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::bpe::ByteTexts;
+use super::byte_pairs::PairVocabulary;
 use super::charsmap::CharsMap;
 use super::clip_tokenizer::ClipTokenizer;
+use super::ranks::ranked;
 use super::sentencepiece::{Piece, PieceKind};
 use super::unigram::T5Tokenizer;
 use crate::{Error, Result};
@@ -23,7 +26,31 @@ struct Written {
 
 #[derive(Deserialize)]
 struct Added {
+    #[serde(default)]
+    id: u32,
     content: String,
+}
+
+/// The parts of Mistral's `tekken.json` that tokenizing needs.
+#[derive(Deserialize)]
+struct Tekken {
+    config: TekkenConfig,
+    vocab: Vec<TekkenToken>,
+    special_tokens: Vec<TekkenToken>,
+}
+
+#[derive(Deserialize)]
+struct TekkenConfig {
+    default_vocab_size: usize,
+}
+
+#[derive(Deserialize)]
+struct TekkenToken {
+    rank: usize,
+    #[serde(default)]
+    token_bytes: Option<String>,
+    #[serde(default)]
+    token_str: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -81,7 +108,7 @@ impl T5Tokenizer {
         };
         let pieces = vocab.iter().enumerate().map(piece).collect();
         let map = charsmap_text(&written.normalizer).unwrap_or_default();
-        let charsmap = from_base64(map).and_then(|bytes| CharsMap::read(&bytes));
+        let charsmap = meta::base64::decode(map).ok().and_then(|bytes| CharsMap::read(&bytes));
         let charsmap = charsmap.ok_or_else(|| fault("its character map is damaged"))?;
         T5Tokenizer::from_pieces(name, pieces, charsmap, true)
     }
@@ -101,6 +128,43 @@ impl ClipTokenizer {
     }
 }
 
+/// The vocabulary of a `tokenizer.json` with byte pairs over bytes, such as Llama 3's.
+pub(crate) fn pair_vocabulary(name: &str, json: &str) -> Result<PairVocabulary> {
+    let written = read(name, json)?;
+    let fault = |reason: &str| Error::Tokenizer { tokenizer: name.into(), reason: reason.into() };
+    let Model::Bpe { vocab, merges } = written.model else {
+        return Err(fault("its model is not BPE, which this language model needs"));
+    };
+    let pairs: Option<Vec<(&str, &str)>> = merges.iter().map(Merge::pair).collect();
+    let pairs = pairs.ok_or_else(|| fault("a learned pair has no space"))?;
+    let bytes = ByteTexts::new();
+    Ok(PairVocabulary {
+        ids: vocab.iter().map(|(text, id)| (bytes.of(text), *id)).collect(),
+        pairs: pairs.into_iter().map(|(left, right)| (bytes.of(left), bytes.of(right))).collect(),
+        special: written.added_tokens.into_iter().map(|added| (added.content, added.id)).collect(),
+    })
+}
+
+/// The vocabulary of a `tekken.json`: special tokens first, then the ranks that are left of the vocabulary's size.
+pub(crate) fn tekken_vocabulary(name: &str, json: &[u8]) -> Result<PairVocabulary> {
+    let fault = |reason: String| Error::Tokenizer { tokenizer: name.into(), reason };
+    let tekken: Tekken = serde_json::from_slice(json).map_err(|error| fault(error.to_string()))?;
+    let special: Vec<String> =
+        tekken.special_tokens.into_iter().map(|token| token.token_str.unwrap_or_default()).collect();
+    let most = tekken.config.default_vocab_size.saturating_sub(special.len());
+    let mut tokens = Vec::new();
+    for token in tekken.vocab.into_iter().filter(|token| token.rank < most) {
+        if token.rank != tokens.len() {
+            return Err(fault(format!("rank {} stands where {} should", token.rank, tokens.len())));
+        }
+        let bytes = token.token_bytes.as_deref().and_then(|bytes| meta::base64::decode(bytes).ok());
+        tokens.push(bytes.ok_or_else(|| fault(format!("the token of rank {} has no bytes", token.rank)))?);
+    }
+    let first = special.len() as u32;
+    let special = special.into_iter().zip(0..).filter(|(text, _)| !text.is_empty()).collect();
+    Ok(ranked(tokens, first, special))
+}
+
 fn read(name: &str, json: &str) -> Result<Written> {
     serde_json::from_str(json)
         .map_err(|error| Error::Tokenizer { tokenizer: name.into(), reason: error.to_string() })
@@ -117,41 +181,9 @@ fn charsmap_text(normalizer: &Value) -> Option<&str> {
     step["precompiled_charsmap"].as_str()
 }
 
-/// The bytes that base64 text stands for.
-fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => Some(c - b'A'),
-        b'a'..=b'z' => Some(c - b'a' + 26),
-        b'0'..=b'9' => Some(c - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for group in text.trim_end_matches('=').as_bytes().chunks(4) {
-        let mut bits = 0u32;
-        for c in group {
-            bits = bits << 6 | u32::from(digit(*c)?);
-        }
-        bits <<= 6 * (4 - group.len());
-        bytes.extend_from_slice(bits.to_be_bytes().get(1..group.len())?);
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_of_every_length() {
-        for (text, bytes) in
-            [("", &b""[..]), ("TQ==", b"M"), ("TWE=", b"Ma"), ("TWFu", b"Man"), ("//79", &[255, 254, 253])]
-        {
-            assert_eq!(from_base64(text).as_deref(), Some(bytes), "{text}");
-        }
-        assert_eq!(from_base64("T*=="), None);
-    }
 
     #[test]
     fn unigram_models_and_what_is_refused() {

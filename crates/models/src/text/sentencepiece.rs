@@ -1,10 +1,26 @@
 //! SentencePiece models as they are embedded in checkpoints: a protocol buffer with pieces, scores and how
-//! text is made ready. Fields that a unigram tokenizer does not need are skipped.
+//! text is made ready. Fields that tokenizers do not need are skipped.
 
 use super::charsmap::CharsMap;
 
 /// The most pieces of a model; the largest vocabulary in use has 262,144.
 const MAX_PIECES: usize = 1 << 20;
+
+/// The numbers of the kinds of models.
+const UNIGRAM: u64 = 1;
+const PAIRS: u64 = 2;
+
+/// Stands for a space in pieces.
+pub(crate) const SPACE: &str = "\u{2581}";
+
+/// How a model cuts text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelKind {
+    /// Into the pieces whose scores add up highest.
+    Unigram,
+    /// By joining the pair with the highest score again and again.
+    Pairs,
+}
 
 /// What a piece is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +52,42 @@ pub(crate) struct Piece {
 pub(crate) struct SentencePieceModel {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) charsmap: CharsMap,
+    pub(crate) spacing: Spacing,
+    /// 1 for unigram models, 2 for byte pairs.
+    kind: u64,
+}
+
+/// What SentencePiece does about white space before a text is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spacing {
+    /// A space is put in front.
     pub(crate) dummy_prefix: bool,
-    pub(crate) collapse_spaces: bool,
+    /// Several spaces become one, and none is left at either end.
+    pub(crate) collapse: bool,
+}
+
+impl Spacing {
+    /// A text with mapped characters and marks for its spaces.
+    pub(crate) fn ready(self, charsmap: &CharsMap, text: &str) -> String {
+        let mut ready = String::with_capacity(text.len() + SPACE.len());
+        if self.dummy_prefix {
+            ready.push_str(SPACE);
+        }
+        let mut after_space = self.collapse;
+        charsmap.normalize_longest(text, |mapped| {
+            let kept = if after_space { mapped.trim_start_matches(' ') } else { mapped };
+            if !kept.is_empty() {
+                ready.push_str(&kept.replace(' ', SPACE));
+                after_space = self.collapse && kept.ends_with(' ');
+            }
+        });
+        if self.collapse {
+            while ready.ends_with(SPACE) {
+                ready.truncate(ready.len() - SPACE.len());
+            }
+        }
+        ready
+    }
 }
 
 impl SentencePieceModel {
@@ -46,8 +96,8 @@ impl SentencePieceModel {
         let mut model = SentencePieceModel {
             pieces: Vec::new(),
             charsmap: CharsMap::default(),
-            dummy_prefix: true,
-            collapse_spaces: true,
+            spacing: Spacing { dummy_prefix: true, collapse: true },
+            kind: UNIGRAM,
         };
         for field in Fields::of(bytes) {
             match field? {
@@ -55,12 +105,24 @@ impl SentencePieceModel {
                     model.pieces.push(read_piece(piece)?);
                 }
                 (1, Value::Bytes(_)) => return Err(format!("more than {MAX_PIECES} pieces")),
-                (2, Value::Bytes(trainer)) => check_kind(trainer)?,
+                (2, Value::Bytes(trainer)) => model.kind = read_kind(trainer)?,
                 (3, Value::Bytes(normalizer)) => model.read_normalizer(normalizer)?,
                 _ => {}
             }
         }
         if model.pieces.is_empty() { Err("it has no pieces".into()) } else { Ok(model) }
+    }
+
+    /// The model, if it is of a kind.
+    pub(crate) fn of_kind(self, wanted: ModelKind) -> Result<SentencePieceModel, String> {
+        let (number, name) = match wanted {
+            ModelKind::Unigram => (UNIGRAM, "unigram"),
+            ModelKind::Pairs => (PAIRS, "byte-pair"),
+        };
+        if self.kind == number {
+            return Ok(self);
+        }
+        Err(format!("its model type is {}; only {name} models ({number}) are supported here", self.kind))
     }
 
     fn read_normalizer(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -69,8 +131,8 @@ impl SentencePieceModel {
                 (2, Value::Bytes(map)) => {
                     self.charsmap = CharsMap::read(map).ok_or("its character map is damaged")?;
                 }
-                (3, Value::Number(flag)) => self.dummy_prefix = flag != 0,
-                (4, Value::Number(flag)) => self.collapse_spaces = flag != 0,
+                (3, Value::Number(flag)) => self.spacing.dummy_prefix = flag != 0,
+                (4, Value::Number(flag)) => self.spacing.collapse = flag != 0,
                 _ => {}
             }
         }
@@ -78,16 +140,15 @@ impl SentencePieceModel {
     }
 }
 
-/// Only unigram models are read; the trainer's field says which kind it is.
-fn check_kind(trainer: &[u8]) -> Result<(), String> {
+/// The trainer's field says which kind of model it is; a unigram model without it.
+fn read_kind(trainer: &[u8]) -> Result<u64, String> {
+    let mut kind = UNIGRAM;
     for field in Fields::of(trainer) {
-        if let (3, Value::Number(kind)) = field?
-            && kind != 1
-        {
-            return Err(format!("its model type is {kind}; only unigram models (1) are supported"));
+        if let (3, Value::Number(said)) = field? {
+            kind = said;
         }
     }
-    Ok(())
+    Ok(kind)
 }
 
 fn read_piece(bytes: &[u8]) -> Result<Piece, String> {
@@ -118,6 +179,11 @@ impl PieceKind {
             other => return Err(format!("a piece has the unknown kind {other}")),
         })
     }
+}
+
+/// The byte that a piece such as `<0x1F>` stands for.
+pub(crate) fn byte_of(text: &str) -> Option<u8> {
+    u8::from_str_radix(text.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
 }
 
 /// The value of a field.
@@ -201,12 +267,15 @@ mod tests {
         let parsed = SentencePieceModel::read(&model).unwrap();
         let expected = Piece { text: "a".into(), score: -1.5, kind: PieceKind::UserDefined };
         assert_eq!(parsed.pieces, [expected]);
-        assert!(!parsed.dummy_prefix && parsed.collapse_spaces);
+        assert_eq!(parsed.spacing, Spacing { dummy_prefix: false, collapse: true });
         for cut in 1..model.len() {
             let prefix = SentencePieceModel::read(&model[..cut]);
             assert!(prefix.is_err() || cut == 2 + piece.len(), "{cut}");
         }
-        assert!(SentencePieceModel::read(&[18, 2, 24, 2]).unwrap_err().contains("only unigram"));
+        let pairs = [&model[..], &[18, 2, 24, 2][..]].concat();
+        let of_kind = |kind| SentencePieceModel::read(&pairs).unwrap().of_kind(kind);
+        assert!(of_kind(ModelKind::Unigram).unwrap_err().contains("only unigram"));
+        assert!(of_kind(ModelKind::Pairs).is_ok());
         assert!(SentencePieceModel::read(&[]).unwrap_err().contains("no pieces"));
         assert!(SentencePieceModel::read(&[0xFF; 20]).is_err());
     }

@@ -3,20 +3,62 @@
 
 mod weights;
 
+use std::borrow::Cow;
+
 use checkpoint::Checkpoint;
+use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Mask, Tensor};
 
-use super::encoder::{Batch, EncodeOptions, Outputs, look_up};
+use super::byte_tokenizer::ByteTokenizer;
+use super::encoder::{Batch, EncodeOptions, Outputs, PaddingUse, TextEncoder, look_up};
+use super::{TextArchitecture, TextModel, tokenizer};
 use crate::claims::Claims;
-use crate::detect::{Layout, Part};
-use crate::{Probe, Result};
+use crate::detect::{Layout, Part, Sign};
+use crate::{Module, Probe, Result};
 
 const NORM_EPS: f32 = 1e-6;
 /// Distances from here on share the last bucket.
 const FAR: f32 = 128.0;
 /// Added to the scores of hidden tokens: far below any score, and within every type of activation.
 const HIDDEN: f32 = -30_000.0;
+/// The width of ByT5.
+const BYTE_WIDTH: usize = 1472;
+
+/// The architecture.
+pub(super) const ARCHITECTURE: TextArchitecture = TextArchitecture {
+    name: "T5 and UMT5",
+    signs: &[
+        Sign::native("encoder.block.0.layer.0.SelfAttention.q.weight", |found| {
+            let table = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight";
+            Some(named(found.has(table), found.dim(1)?))
+        }),
+        Sign {
+            tensor: "enc.blk.0.attn_q.weight",
+            layout: Layout::LlamaCpp,
+            name: |found| Some(named(found.has("enc.blk.1.attn_rel_b.weight"), found.dim(1)?)),
+        },
+    ],
+    read: |checkpoint, part| {
+        let t5 = T5::read(checkpoint, part)?;
+        if t5.config().reads_bytes() {
+            return Ok(TextModel::new(t5, ByteTokenizer));
+        }
+        let tokenizer = tokenizer::for_t5(checkpoint, t5.config())?;
+        Ok(TextModel::new(t5, tokenizer))
+    },
+};
+
+/// The name of an encoder, by whether every layer has a table of positions, and by its width.
+fn named(own_positions: bool, width: usize) -> Cow<'static, str> {
+    match (own_positions, width) {
+        (false, 4096) => Cow::Borrowed("T5-XXL"),
+        (true, 4096) => Cow::Borrowed("UMT5-XXL"),
+        (false, BYTE_WIDTH) => Cow::Borrowed("ByT5"),
+        (false, width) => Cow::Owned(format!("T5 of width {width}")),
+        (true, width) => Cow::Owned(format!("UMT5 of width {width}")),
+    }
+}
 
 /// A T5 encoder: its sizes and how it computes.
 #[derive(Clone, Debug)]
@@ -45,6 +87,15 @@ pub struct T5Config {
     pub buckets: usize,
     /// Every layer has a table of its own (UMT5), not only the first.
     pub own_positions: bool,
+    /// The feed-forward layers have a gate; those of the first T5 had not.
+    pub is_gated: bool,
+}
+
+impl T5Config {
+    /// Whether its tokens are bytes, as they are in all of this width.
+    fn reads_bytes(&self) -> bool {
+        self.width == BYTE_WIDTH
+    }
 }
 
 impl T5 {
@@ -58,40 +109,6 @@ impl T5 {
     /// The encoder's sizes.
     pub fn config(&self) -> &T5Config {
         &self.config
-    }
-
-    /// What the encoder needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
-        let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
-        weights::manifest(&claims, &self.config, self.layout)
-    }
-
-    pub(super) fn forward(
-        &self,
-        session: &Session,
-        batch: &Batch,
-        options: EncodeOptions<'_>,
-        probe: &mut Probe<'_>,
-    ) -> Result<Outputs> {
-        let lease = session.lease(0)?;
-        let mut x = batch.embed(&lease, weights::TOKENS, options.embeddings)?;
-        drop(lease);
-        let mut bias: Option<Tensor> = None;
-        for i in 0..self.config.layers {
-            let lease = session.lease(1 + i)?;
-            let scores = match bias.filter(|_| !self.config.own_positions) {
-                Some(bias) => lease.bring(&bias)?,
-                None => self.position_scores(&lease, i, batch, options.masked)?,
-            };
-            x = self.layer(&lease, i, &lease.bring(&x)?, &scores, probe)?;
-            probe.show(format_args!("block.{i}.0"), &x);
-            bias = Some(scores);
-        }
-        let lease = session.lease(1 + self.config.layers)?;
-        let weight = lease.weight(weights::LAST_NORM)?;
-        let hidden = lease.bring(&x)?.rms_norm(Some(&weight), NORM_EPS)?;
-        probe.show(format_args!("final_layer_norm"), &hidden);
-        Ok(Outputs { hidden, pooled: None })
     }
 
     fn layer(
@@ -121,13 +138,23 @@ impl T5 {
         probe.show(format_args!("block.{i}.layer.0.0"), &x);
         let normed = x.rms_norm(Some(&lease.weight(&name("1.layer_norm.weight"))?), NORM_EPS)?;
         probe.show(format_args!("block.{i}.layer.1.layer_norm"), &normed);
-        let gate = lease.linear(&name("1.DenseReluDense.wi_0"), &normed)?;
-        probe.show(format_args!("block.{i}.layer.1.DenseReluDense.wi_0"), &gate);
-        let up = lease.linear(&name("1.DenseReluDense.wi_1"), &normed)?;
-        probe.show(format_args!("block.{i}.layer.1.DenseReluDense.wi_1"), &up);
-        let change = lease.linear(&name("1.DenseReluDense.wo"), &gate.gate(Activation::GeluTanh, &up)?)?;
+        let inner = self.feed_forward(lease, i, &normed, probe)?;
+        let change = lease.linear(&name("1.DenseReluDense.wo"), &inner)?;
         probe.show(format_args!("block.{i}.layer.1.DenseReluDense"), &change);
         Ok(x.add(&change)?)
+    }
+
+    /// The inner values of a feed-forward layer.
+    fn feed_forward(&self, lease: &Lease<'_>, i: usize, x: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
+        let name = |module: &str| format!("encoder.block.{i}.layer.1.DenseReluDense.{module}");
+        if !self.config.is_gated {
+            return Ok(lease.linear_then(&name("wi"), x, Some(Activation::Relu))?);
+        }
+        let gate = lease.linear(&name("wi_0"), x)?;
+        probe.show(format_args!("block.{i}.layer.1.DenseReluDense.wi_0"), &gate);
+        let up = lease.linear(&name("wi_1"), x)?;
+        probe.show(format_args!("block.{i}.layer.1.DenseReluDense.wi_1"), &up);
+        Ok(gate.gate(Activation::GeluTanh, &up)?)
     }
 
     /// What is added to the scores of attention, `[1 or batch, heads, queries, keys]`: how far apart two tokens
@@ -151,6 +178,69 @@ impl T5 {
         let hidden = lease.lane().tensor([visible.len(), 1, 1, len], &hidden)?;
         let shape = [visible.len(), heads, len, len];
         Ok(scores.broadcast(shape)?.add(&hidden)?)
+    }
+}
+
+impl Module for T5 {
+    fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
+        weights::manifest(&claims, &self.config, self.layout)
+    }
+
+    /// The feed-forward layers outgrow f16.
+    fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
+    }
+}
+
+impl TextEncoder for T5 {
+    fn key(&self) -> &'static str {
+        match &self.config {
+            config if config.own_positions => "umt5xxl",
+            config if config.reads_bytes() => "byt5",
+            config if config.is_gated => "t5xxl",
+            _ => "t5xxl_old",
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.config.width
+    }
+
+    fn layers(&self) -> usize {
+        self.config.layers
+    }
+
+    fn chunk_tokens(&self) -> Option<usize> {
+        None
+    }
+
+    fn forward(
+        &self,
+        session: &Session,
+        batch: &Batch,
+        options: EncodeOptions<'_>,
+        probe: &mut Probe<'_>,
+    ) -> Result<Outputs> {
+        let lease = session.lease(0)?;
+        let mut x = batch.embed(&lease, weights::TOKENS, options.embeddings)?;
+        drop(lease);
+        let mut bias: Option<Tensor> = None;
+        for i in 0..self.config.layers {
+            let lease = session.lease(1 + i)?;
+            let scores = match bias.filter(|_| !self.config.own_positions) {
+                Some(bias) => lease.bring(&bias)?,
+                None => self.position_scores(&lease, i, batch, options.padding != PaddingUse::Seen)?,
+            };
+            x = self.layer(&lease, i, &lease.bring(&x)?, &scores, probe)?;
+            probe.show(format_args!("block.{i}.0"), &x);
+            bias = Some(scores);
+        }
+        let lease = session.lease(1 + self.config.layers)?;
+        let weight = lease.weight(weights::LAST_NORM)?;
+        let hidden = lease.bring(&x)?.rms_norm(Some(&weight), NORM_EPS)?;
+        probe.show(format_args!("final_layer_norm"), &hidden);
+        Ok(Outputs { hidden, pooled: None })
     }
 }
 

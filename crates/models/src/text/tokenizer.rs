@@ -1,15 +1,19 @@
 //! Which tokenizer an encoder gets: its file's own, else one beside the file, else one embedded in the
 //! checkpoint as a tensor, else the one that comes with the program.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use checkpoint::{Checkpoint, EmbeddedTokenizer, TokenizerPiece};
 
+use super::byte_pairs::BytePairTokenizer;
 use super::charsmap::CharsMap;
+use super::clip::ClipConfig;
 use super::clip_tokenizer::ClipTokenizer;
-use super::encoder::TextEncoder;
+use super::sentence_pairs::SentencePairTokenizer;
 use super::sentencepiece::{Piece, PieceKind};
 use super::t5::T5Config;
 use super::tokens::{PromptOptions, Tokens};
@@ -18,56 +22,53 @@ use crate::detect::file_name;
 use crate::{Error, Result};
 
 /// The tensor that holds a SentencePiece model.
-const EMBEDDED_MODEL: &str = "spiece_model";
+pub(super) const EMBEDDED_MODEL: &str = "spiece_model";
 /// More entries of an encoder's table than its tokenizer has pieces; T5 has 28, UMT5 84.
 const SPARE_ENTRIES: usize = 512;
 /// CLIP models from this width on fill chunks with zeros.
 const ZERO_PADDED_WIDTH: usize = 1024;
 
-/// A tokenizer of one kind or the other.
-#[derive(Clone, Debug)]
-pub enum TextTokenizer {
-    /// CLIP's.
-    Clip(ClipTokenizer),
-    /// T5's.
-    T5(T5Tokenizer),
+/// Cuts prompts into tokens.
+pub trait Tokenizer: fmt::Debug + Send + Sync {
+    /// A prompt in chunks. Encoders without chunks of their own get one that is filled up to `least` tokens.
+    fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens;
 }
 
-impl TextTokenizer {
-    /// The tokenizer for an encoder that was read from this file.
-    pub fn for_encoder(checkpoint: &Checkpoint, encoder: &TextEncoder) -> Result<TextTokenizer> {
-        match encoder {
-            TextEncoder::Clip(clip) => {
-                let tokenizer = match beside(checkpoint, ClipTokenizer::from_json, |_| true)? {
-                    Some(tokenizer) => tokenizer,
-                    None => ClipTokenizer::embedded()?,
-                };
-                let zeros = clip.config().width >= ZERO_PADDED_WIDTH;
-                Ok(TextTokenizer::Clip(if zeros { tokenizer.padded_with_zeros() } else { tokenizer }))
-            }
-            TextEncoder::T5(t5) => Ok(TextTokenizer::T5(t5_tokenizer(checkpoint, t5.config())?)),
-        }
-    }
-
-    /// The same tokenizer with T5 prompts filled to this many tokens (FLUX: 256, SD3: 77, Wan: 512). CLIP's
-    /// are always filled to 77.
-    pub fn filled_to(self, len: usize) -> TextTokenizer {
-        match self {
-            TextTokenizer::T5(t5) => TextTokenizer::T5(t5.filled_to(len)),
-            clip => clip,
-        }
-    }
-
-    /// A prompt in chunks.
-    pub fn tokenize(&self, prompt: &str, options: PromptOptions<'_>) -> Tokens {
-        match self {
-            TextTokenizer::Clip(clip) => clip.tokenize(prompt, options),
-            TextTokenizer::T5(t5) => t5.tokenize(prompt, options),
-        }
+impl Tokenizer for ClipTokenizer {
+    fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, _least: usize) -> Tokens {
+        ClipTokenizer::tokenize(self, prompt, options)
     }
 }
 
-fn t5_tokenizer(checkpoint: &Checkpoint, config: &T5Config) -> Result<T5Tokenizer> {
+impl Tokenizer for Arc<BytePairTokenizer> {
+    fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens {
+        BytePairTokenizer::tokenize(self, prompt, options, least)
+    }
+}
+
+impl Tokenizer for SentencePairTokenizer {
+    fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens {
+        SentencePairTokenizer::tokenize(self, prompt, options, least)
+    }
+}
+
+impl Tokenizer for T5Tokenizer {
+    fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens {
+        T5Tokenizer::tokenize(&self.clone().filled_to(least), prompt, options)
+    }
+}
+
+/// The tokenizer of a CLIP model that was read from this file.
+pub(super) fn for_clip(checkpoint: &Checkpoint, config: &ClipConfig) -> Result<ClipTokenizer> {
+    let tokenizer = match beside(checkpoint, ClipTokenizer::from_json, |_| true)? {
+        Some(tokenizer) => tokenizer,
+        None => ClipTokenizer::embedded()?,
+    };
+    Ok(if config.width >= ZERO_PADDED_WIDTH { tokenizer.padded_with_zeros() } else { tokenizer })
+}
+
+/// The tokenizer of a T5 or UMT5 encoder that was read from this file.
+pub(super) fn for_t5(checkpoint: &Checkpoint, config: &T5Config) -> Result<T5Tokenizer> {
     let umt5 = config.own_positions;
     if let Some(tokenizer) = from_metadata(checkpoint, !umt5)? {
         return Ok(tokenizer);
@@ -80,9 +81,8 @@ fn t5_tokenizer(checkpoint: &Checkpoint, config: &T5Config) -> Result<T5Tokenize
     if let Some(tokenizer) = beside(checkpoint, T5Tokenizer::from_json, fits)? {
         return Ok(tokenizer);
     }
-    let inside = |name: &str| name == EMBEDDED_MODEL || name.ends_with(&format!(".{EMBEDDED_MODEL}"));
-    if let Some(entry) = checkpoint.entries().iter().find(|entry| inside(entry.name())) {
-        return T5Tokenizer::from_sentencepiece(&file_name(checkpoint), checkpoint.bytes(entry));
+    if let Some(bytes) = inside(checkpoint, EMBEDDED_MODEL) {
+        return T5Tokenizer::from_sentencepiece(&file_name(checkpoint), bytes);
     }
     if umt5 {
         return Err(Error::Tokenizer {
@@ -95,9 +95,16 @@ fn t5_tokenizer(checkpoint: &Checkpoint, config: &T5Config) -> Result<T5Tokenize
     T5Tokenizer::embedded()
 }
 
+/// The bytes of a vocabulary that is kept as a tensor of the file.
+pub(super) fn inside<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> Option<&'a [u8]> {
+    let is_it = |name: &str| name == tensor || name.ends_with(&format!(".{tensor}"));
+    let entry = checkpoint.entries().iter().find(|entry| is_it(entry.name()))?;
+    Some(checkpoint.bytes(entry))
+}
+
 /// The tokenizer in the JSON file named like the checkpoint, or in the `tokenizer.json` of its folder. The
 /// latter may be another encoder's: if it is not of the right kind and size, it is left alone.
-fn beside<T>(
+pub(super) fn beside<T>(
     checkpoint: &Checkpoint,
     read: impl Fn(&str, &str) -> Result<T>,
     fits: impl Fn(&T) -> bool,
@@ -135,7 +142,7 @@ fn from_metadata(checkpoint: &Checkpoint, like_t5: bool) -> Result<Option<T5Toke
     T5Tokenizer::from_pieces(&name, pieces, charsmap, like_t5).map(Some)
 }
 
-fn read_pieces(embedded: &EmbeddedTokenizer<'_>) -> Result<(Vec<Piece>, CharsMap), String> {
+pub(super) fn read_pieces(embedded: &EmbeddedTokenizer<'_>) -> Result<(Vec<Piece>, CharsMap), String> {
     let pieces = embedded.pieces().map_err(|error| error.to_string())?;
     let piece = |piece: TokenizerPiece<'_>| -> Result<Piece, String> {
         let kind = PieceKind::numbered(piece.kind)?;

@@ -28,6 +28,13 @@ pub enum Symbol {
         /// Which of its rows.
         row: usize,
     },
+    /// A part of a picture that another network has looked at.
+    Picture {
+        /// Which of the pictures.
+        picture: usize,
+        /// Which of its parts.
+        row: usize,
+    },
 }
 
 /// A prompt in chunks, each as long as the encoder reads at once.
@@ -42,16 +49,37 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// Puts pictures into the places of a token, in their order: each becomes as many tokens as the picture has parts.
+    /// Places beyond the last picture stay.
+    pub fn show_pictures(&mut self, place: u32, parts: &[usize]) {
+        let mut pictures = parts.iter().enumerate();
+        for chunk in &mut self.chunks {
+            let mut shown = Vec::with_capacity(chunk.len());
+            for token in chunk.drain(..) {
+                match (token.symbol == Symbol::Id(place)).then(|| pictures.next()).flatten() {
+                    Some((picture, parts)) => {
+                        shown.extend((0..*parts).map(|row| Token {
+                            symbol: Symbol::Picture { picture, row },
+                            weight: token.weight,
+                        }));
+                    }
+                    None => shown.push(token),
+                }
+            }
+            *chunk = shown;
+        }
+    }
+
     /// Whether any token has a weight other than 1.
     pub fn is_weighted(&self) -> bool {
         self.chunks.iter().flatten().any(|token| token.weight != 1.0)
     }
 
-    /// The ids of a chunk, if it has no learned embeddings.
+    /// The ids of a chunk, if it has no learned embeddings and no pictures.
     pub fn ids(&self, chunk: usize) -> Option<Vec<u32>> {
         let id = |token: &Token| match token.symbol {
             Symbol::Id(id) => Some(id),
-            Symbol::Embedding { .. } => None,
+            Symbol::Embedding { .. } | Symbol::Picture { .. } => None,
         };
         self.chunks.get(chunk)?.iter().map(id).collect()
     }
@@ -132,6 +160,10 @@ pub struct PromptOptions<'a> {
     pub embeddings: Option<EmbeddingRows<'a>>,
     /// Parentheses are plain text.
     pub ignore_weights: bool,
+    /// The id that fills chunks, if it is not the tokenizer's own.
+    pub pad: Option<u32>,
+    /// The longest chunk, if the tokenizer has no other.
+    pub most: Option<usize>,
 }
 
 /// Turns a prompt into chunks, with `tokenize` for its words.
@@ -147,6 +179,8 @@ pub(crate) fn read_prompt(
         reader.segment(segment);
     }
     let Reader { groups, missing, .. } = reader;
+    let frame =
+        Frame { pad: options.pad.unwrap_or(frame.pad), max_len: frame.max_len.or(options.most), ..frame };
     Tokens { chunks: frame.chunks(groups), missing, frame }
 }
 

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 
 use super::charsmap::CharsMap;
 use super::embedded;
-use super::sentencepiece::{Piece, PieceKind, SentencePieceModel};
+use super::sentencepiece::{ModelKind, Piece, PieceKind, SPACE, SentencePieceModel, Spacing, byte_of};
 use super::tokens::{Frame, PromptOptions, Tokens, read_prompt};
 use crate::{Error, Result};
 
-/// Stands for a space in pieces.
-const SPACE: &str = "\u{2581}";
 /// How far below the least piece a character scores that no piece covers.
 const UNKNOWN_PENALTY: f64 = 10.0;
 /// Both are fixed in every T5 and UMT5.
@@ -31,7 +29,7 @@ enum Style {
     /// `tokenizers`: special texts are tokens; white space at the start counts.
     Json,
     /// SentencePiece itself.
-    SentencePiece { dummy_prefix: bool, collapse_spaces: bool },
+    SentencePiece(Spacing),
 }
 
 impl T5Tokenizer {
@@ -42,11 +40,7 @@ impl T5Tokenizer {
 
     /// The tokenizer of a SentencePiece model, such as one embedded in a checkpoint.
     pub fn from_sentencepiece(name: &str, model: &[u8]) -> Result<T5Tokenizer> {
-        let style = |model: &SentencePieceModel| Style::SentencePiece {
-            dummy_prefix: model.dummy_prefix,
-            collapse_spaces: model.collapse_spaces,
-        };
-        T5Tokenizer::read(name, model, style)
+        T5Tokenizer::read(name, model, |model| Style::SentencePiece(model.spacing))
     }
 
     /// The tokenizer of a table of pieces, as some files carry it in their metadata.
@@ -58,7 +52,7 @@ impl T5Tokenizer {
     ) -> Result<T5Tokenizer> {
         let style = match like_t5 {
             true => Style::Json,
-            false => Style::SentencePiece { dummy_prefix: true, collapse_spaces: true },
+            false => Style::SentencePiece(Spacing { dummy_prefix: true, collapse: true }),
         };
         let fault = |reason| Error::Tokenizer { tokenizer: name.into(), reason };
         let frame = Frame { start: None, end: Some(END), pad: PAD, max_len: None, min_len: 0 };
@@ -94,9 +88,8 @@ impl T5Tokenizer {
                 }
                 self.pieces.encode(&self.ready_as_json(rest), &mut ids);
             }
-            Style::SentencePiece { dummy_prefix, collapse_spaces } => {
-                let ready = self.ready_as_sentencepiece(text, dummy_prefix, collapse_spaces);
-                self.pieces.encode_f32(&ready, &mut ids);
+            Style::SentencePiece(spacing) => {
+                self.pieces.encode_f32(&spacing.ready(&self.charsmap, text), &mut ids);
             }
         }
         ids
@@ -104,7 +97,8 @@ impl T5Tokenizer {
 
     fn read(name: &str, bytes: &[u8], style: impl Fn(&SentencePieceModel) -> Style) -> Result<T5Tokenizer> {
         let fault = |reason| Error::Tokenizer { tokenizer: name.into(), reason };
-        let model = SentencePieceModel::read(bytes).map_err(fault)?;
+        let model = SentencePieceModel::read(bytes).and_then(|model| model.of_kind(ModelKind::Unigram));
+        let model = model.map_err(fault)?;
         let style = style(&model);
         let mut tokenizer = T5Tokenizer::from_pieces(name, model.pieces, model.charsmap, true)?;
         tokenizer.style = style;
@@ -126,27 +120,6 @@ impl T5Tokenizer {
             true => ready,
             false => format!("{SPACE}{ready}"),
         }
-    }
-
-    fn ready_as_sentencepiece(&self, text: &str, dummy_prefix: bool, collapse: bool) -> String {
-        let mut ready = String::with_capacity(text.len() + SPACE.len());
-        if dummy_prefix {
-            ready.push_str(SPACE);
-        }
-        let mut after_space = collapse;
-        self.charsmap.normalize_longest(text, |mapped| {
-            let kept = if after_space { mapped.trim_start_matches(' ') } else { mapped };
-            if !kept.is_empty() {
-                ready.push_str(&kept.replace(' ', SPACE));
-                after_space = collapse && kept.ends_with(' ');
-            }
-        });
-        if collapse {
-            while ready.ends_with(SPACE) {
-                ready.truncate(ready.len() - SPACE.len());
-            }
-        }
-        ready
     }
 }
 
@@ -274,9 +247,4 @@ impl Pieces {
             after_unknown = unknown;
         }
     }
-}
-
-/// The byte that a piece such as `<0x1F>` stands for.
-fn byte_of(text: &str) -> Option<u8> {
-    u8::from_str_radix(text.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
 }

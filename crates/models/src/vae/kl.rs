@@ -5,6 +5,7 @@ mod config;
 mod layers;
 mod weights;
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use checkpoint::Checkpoint;
@@ -12,18 +13,48 @@ use meta::DType;
 use residency::{Manifest, Session};
 use tensor::Tensor;
 
-use super::Tiling;
 use super::tiles::{Canvas, Ratio, Window};
+use super::{Autoencoder, AutoencoderFamily, CodedSize, Pictures, TakePictures, Tiling};
 use crate::claims::Claims;
-use crate::detect::{Detected, Family, Role};
-use crate::{Error, Probe, Result};
+use crate::detect::{Detected, Neighbours, Part, Reader, Role, Sign};
+use crate::rehearsal::{arrived, read_back};
+use crate::{Error, Module, Probe, Result};
 pub use config::Config;
 use layers::Layers;
 
 /// What errors call a file that should have this model.
 const WANTED: &str = "a KL autoencoder";
 /// Tiles that most devices have room for, in latent values.
-const USUAL_TILES: Tiling = Tiling { tile: 64, overlap: 16 };
+const USUAL_TILES: Tiling = Tiling::square(64, 16);
+
+/// The family.
+pub const FAMILY: AutoencoderFamily = AutoencoderFamily {
+    name: "the KL autoencoders for pictures (4, 16 or 32 channels)",
+    signs: &[
+        Sign::native("decoder.conv_in.weight", decoder),
+        Sign::native("encoder.conv_in.weight", encoder),
+    ],
+    read: |checkpoint, part| Ok(Box::new(Kl::of_part(checkpoint, part)?)),
+};
+
+fn decoder(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
+    match *found.own_dims() {
+        [_, channels, _, _] => Some(named(found, channels)),
+        _ => None,
+    }
+}
+
+/// An autoencoder that only encodes.
+fn encoder(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
+    let moments = found.dims("encoder.conv_out.weight")?;
+    let mid = found.has("encoder.mid.block_1.norm1.weight");
+    (mid && moments.len() == 4).then(|| named(found, moments[0] / 2))
+}
+
+fn named(found: &Neighbours<'_>, channels: usize) -> Cow<'static, str> {
+    let patches = if found.has("bn.running_mean") { " in patches" } else { "" };
+    Cow::Owned(format!("KL, {channels} channels{patches}"))
+}
 
 /// A KL autoencoder: its sizes and how it computes. Its weights come with a session.
 #[derive(Clone, Debug)]
@@ -36,9 +67,13 @@ impl Kl {
     /// Reads the autoencoder's sizes from a file.
     pub fn read(checkpoint: &Checkpoint, detected: &Detected) -> Result<Kl> {
         let part = detected.part(Role::Autoencoder, WANTED)?;
-        if !matches!(part.family, Family::Kl { .. }) {
+        if part.reader != Some(Reader::Autoencoder(&FAMILY)) {
             return Err(detected.wrong_kind(WANTED));
         }
+        Kl::of_part(checkpoint, part)
+    }
+
+    fn of_part(checkpoint: &Checkpoint, part: &Part) -> Result<Kl> {
         let config = Config::read(&Claims::new(checkpoint, &part.prefix, config::FAMILY))?;
         Ok(Kl { config, prefix: part.prefix.clone() })
     }
@@ -48,27 +83,21 @@ impl Kl {
         &self.config
     }
 
-    /// What the autoencoder needs of the file it was read from: the decoder's blocks, then the encoder's.
-    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
-        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
-    }
-
-    /// The element types that its activations may have, the preferred one first.
-    /// The last layers of its decoder outgrow f16.
-    pub fn activations(&self) -> &'static [DType] {
-        &[DType::BF16, DType::F32]
-    }
-
     /// Latents `[batch, channels, height, width]` to images `[batch, height, width, 3]` of values from 0 to 1, one
     /// after the other. If a device has no room for a whole one, it is made in tiles.
     pub fn decode(&self, session: &Session, latent: &Tensor) -> Result<Tensor> {
         self.check_latent(latent)?;
-        each_item(latent, |latent| {
+        self.each_video(latent, |latent| {
             whole_or_in_tiles(
                 || self.decode_whole(session, latent, &mut Probe::none()),
                 |tiling| self.decode_tiled(session, latent, tiling),
             )
         })
+    }
+
+    /// The results for what is decoded by itself: one picture, or all of them as the frames of a video.
+    fn each_video(&self, batch: &Tensor, compute: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        if self.config.has_frames { compute(batch) } else { each_item(batch, compute) }
     }
 
     /// As [`Kl::decode`], always whole, with a look at what the modules compute.
@@ -86,10 +115,19 @@ impl Kl {
             ratio: Ratio { up: self.config.factor(), down: 1 },
             channels: self.config.out_channels,
         };
-        let raw = in_tiles(session, latent, &canvas, tiling, |part| {
-            self.decode_raw(session, part, &mut Probe::none())
+        let decode = |part: &Tensor| self.decode_raw(session, part, &mut Probe::none());
+        if !self.config.has_frames {
+            return Kl::image_of(&in_tiles(session, latent, &canvas, tiling, decode)?);
+        }
+        // A tile has a part of every frame.
+        let (frames, channels) = (latent.dim(0), self.config.out_channels);
+        let canvas = Canvas { channels: frames * channels, ..canvas };
+        let values = canvas.compute(tiling, |Window { top, left, height, width }| {
+            let part = latent.slice(2, top, height)?.slice(3, left, width)?.contiguous()?;
+            Ok(decode(&part)?.to_vec()?)
         })?;
-        Kl::image_of(&raw)
+        let [_, _, height, width] = canvas.shape(1);
+        Kl::image_of(&session.lane()?.tensor([frames, channels, height, width], &values)?)
     }
 
     /// Images `[batch, height, width, 3]` of values from 0 to 1 to latents `[batch, channels, height, width]`, one
@@ -116,7 +154,7 @@ impl Kl {
 
     fn encode_pixels_tiled(&self, session: &Session, pixels: &Tensor, tiling: Tiling) -> Result<Tensor> {
         let factor = self.config.factor();
-        let tiling = Tiling { tile: tiling.tile * factor, overlap: tiling.overlap * factor };
+        let tiling = Tiling::square(tiling.tile * factor, tiling.overlap * factor);
         let canvas = Canvas {
             height: pixels.dim(2),
             width: pixels.dim(3),
@@ -152,7 +190,7 @@ impl Kl {
             let name = &session.manifest().blocks()[block].name;
             x = Layers { config: &self.config, lease: &lease }.encode(name, x)?;
         }
-        Ok(x.slice(1, 0, self.config.latent_channels)?.contiguous()?)
+        Ok(x)
     }
 
     /// The blocks of one half of the autoencoder.
@@ -202,6 +240,94 @@ impl Kl {
             pixels = pixels.slice(axis, over / 2, pixels.dim(axis) - over)?;
         }
         Ok(pixels.permute(&[0, 3, 1, 2])?.contiguous()?.affine(2.0, -1.0)?)
+    }
+}
+
+impl Module for Kl {
+    /// The decoder's blocks, then the encoder's.
+    fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
+    }
+
+    /// The last layers of its decoder outgrow f16.
+    fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F32]
+    }
+}
+
+impl Autoencoder for Kl {
+    fn latent_channels(&self) -> usize {
+        self.config.latent_channels
+    }
+
+    fn picture_channels(&self) -> usize {
+        self.config.out_channels
+    }
+
+    fn pixels_per_value(&self) -> usize {
+        self.config.factor()
+    }
+
+    fn pictures_are_frames(&self) -> bool {
+        self.config.has_frames
+    }
+
+    fn decode(
+        &self,
+        session: &Session,
+        latent: &Tensor,
+        tiling: Option<Tiling>,
+        take: &mut TakePictures<'_>,
+    ) -> Result<()> {
+        // Of a video with one frame, that is the picture.
+        let latent = match *latent.dims() {
+            [batch, channels, 1, height, width] => latent.reshape([batch, channels, height, width])?,
+            _ => latent.clone(),
+        };
+        let pictures = match tiling {
+            Some(tiling) => self.decode_tiled(session, &latent, tiling)?,
+            None => Kl::decode(self, session, &latent)?,
+        };
+        take(&pictures.to_vec()?)
+    }
+
+    fn encode(&self, session: &Session, pictures: &Pictures<'_>, tiling: Option<Tiling>) -> Result<Tensor> {
+        let picture = pictures.on(session.lane()?)?;
+        match tiling {
+            Some(tiling) => self.encode_tiled(session, &picture, tiling),
+            None => Kl::encode(self, session, &picture),
+        }
+    }
+
+    fn rehearse_decoding(&self, session: &Session, size: CodedSize) -> Result<()> {
+        let (lane, config) = (session.lane()?, &self.config);
+        let frames = if config.has_frames { size.frames.max(1) } else { 1 };
+        let latent = arrived(lane, [frames, config.latent_channels, size.height, size.width])?;
+        let (height, width) = size.at_once();
+        let part = latent.slice(2, 0, height)?.slice(3, 0, width)?.contiguous()?;
+        read_back(&self.decode_whole(session, &part, &mut Probe::none())?)?;
+        drop(part);
+        if size.tile.is_some() {
+            // The picture is put together on the host, and comes back as a whole.
+            let factor = config.factor();
+            let raw =
+                arrived(lane, [frames, config.out_channels, size.height * factor, size.width * factor])?;
+            read_back(&Kl::image_of(&raw)?)?;
+        }
+        Ok(())
+    }
+
+    fn rehearse_encoding(&self, session: &Session, size: CodedSize) -> Result<()> {
+        let (lane, config) = (session.lane()?, &self.config);
+        let pixels = |height: usize, width: usize| {
+            arrived(lane, [1, height * config.factor(), width * config.factor(), config.in_channels])
+        };
+        // A picture is on the device as a whole before its tiles are encoded.
+        let whole = if size.tile.is_some() { Some(pixels(size.height, size.width)?) } else { None };
+        let (height, width) = size.at_once();
+        read_back(&self.encode_whole(session, &pixels(height, width)?)?)?;
+        drop(whole);
+        Ok(())
     }
 }
 

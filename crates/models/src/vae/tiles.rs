@@ -12,12 +12,29 @@ pub struct Tiling {
     pub tile: usize,
     /// How many values two neighbours share.
     pub overlap: usize,
+    /// The same of the frames of a video, unless all are in every tile.
+    pub frames: Option<FrameTiles>,
+}
+
+/// How the frames of a video are spread over tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameTiles {
+    /// Frames of a tile.
+    pub tile: usize,
+    /// How many frames two neighbours share.
+    pub overlap: usize,
 }
 
 impl Tiling {
+    /// Tiles of a picture, or of all frames of a video.
+    #[must_use]
+    pub const fn square(tile: usize, overlap: usize) -> Tiling {
+        Tiling { tile, overlap, frames: None }
+    }
+
     /// Tiles of half the size with half the overlap, or none if they would be too small to make sense.
     pub(super) fn halved(self) -> Option<Tiling> {
-        (self.tile >= 32).then_some(Tiling { tile: self.tile / 2, overlap: self.overlap / 2 })
+        (self.tile >= 32).then_some(Tiling { tile: self.tile / 2, overlap: self.overlap / 2, ..self })
     }
 
     /// The sizes of the three passes: high, wide and square.
@@ -134,7 +151,7 @@ impl Canvas {
 }
 
 /// Starts and lengths of the tiles along one dimension.
-fn spans(length: usize, tile: usize, overlap: usize) -> Vec<(usize, usize)> {
+pub(crate) fn spans(length: usize, tile: usize, overlap: usize) -> Vec<(usize, usize)> {
     if length <= tile {
         return vec![(0, length)];
     }
@@ -143,7 +160,7 @@ fn spans(length: usize, tile: usize, overlap: usize) -> Vec<(usize, usize)> {
 }
 
 /// The weight of each value along one dimension of a tile: rising over `feather` values from both ends.
-fn ramp(length: usize, feather: usize) -> Vec<f32> {
+pub(crate) fn ramp(length: usize, feather: usize) -> Vec<f32> {
     let mut weights = vec![1f32; length];
     if feather < length {
         for step in 0..feather {
@@ -183,7 +200,7 @@ mod tests {
             let rows = (0..w.height * 2).flat_map(|y| (0..w.width * 2).map(move |x| (y / 2, x / 2)));
             Ok(rows.map(|(y, x)| pixel(w.top + y, w.left + x)).collect())
         };
-        let image = canvas.compute(Tiling { tile: 8, overlap: 2 }, tile).unwrap();
+        let image = canvas.compute(Tiling::square(8, 2), tile).unwrap();
         for y in 0..height * 2 {
             for x in 0..width * 2 {
                 let got = image[y * width * 2 + x];
@@ -196,9 +213,7 @@ mod tests {
     fn an_overlap_that_leaves_nothing_is_refused() {
         let canvas = Canvas { height: 9, width: 9, ratio: Ratio { up: 1, down: 1 }, channels: 1 };
         let none = |_: Window| -> Result<Vec<f32>> { unreachable!("no tile is computed") };
-        for tiling in
-            [Tiling { tile: 8, overlap: 4 }, Tiling { tile: 1, overlap: 0 }, Tiling { tile: 0, overlap: 0 }]
-        {
+        for tiling in [Tiling::square(8, 4), Tiling::square(1, 0), Tiling::square(0, 0)] {
             assert!(canvas.compute(tiling, none).is_err(), "{tiling:?}");
         }
     }

@@ -19,14 +19,19 @@ mod task;
 mod tokenizer;
 mod weights;
 
+use std::any::Any;
+use std::borrow::Cow;
+
 use checkpoint::Checkpoint;
 use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::Tensor;
 
+use super::{VisionFamily, VisionModel};
 use crate::claims::Claims;
-use crate::detect::{Detected, Family, Layout, Part, Role};
-use crate::{Error, Result};
+use crate::detect::{Detected, Layout, Neighbours, Part, Reader, Role, Sign};
+use crate::rehearsal::arrived;
+use crate::{Error, Module, Result};
 
 pub use answer::{Answer, Labelled};
 pub use config::{Florence2Config, Stack, Stage};
@@ -39,6 +44,84 @@ pub use tokenizer::Florence2Tokenizer;
 /// Below every square root of a variance.
 const NORM_EPS: f32 = 1e-5;
 
+/// The family.
+pub const FAMILY: VisionFamily = VisionFamily {
+    name: "Florence-2",
+    signs: &[
+        Sign::native("vision_tower.convs.0.proj.weight", |found| {
+            let [_, width] = *found.dims("image_projection")? else { return None };
+            Some(named(width))
+        }),
+        Sign {
+            tensor: "vision_tower.convs.0.conv.weight",
+            layout: Layout::Transformers,
+            name: named_by_transformers,
+        },
+    ],
+    read: |checkpoint, part| Ok(Box::new(Captioner::read(checkpoint, part)?)),
+};
+
+fn named_by_transformers(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
+    let [width, _] = *found.dims("multi_modal_projector.image_projection.weight")? else { return None };
+    Some(named(width))
+}
+
+/// The name of a model by the width of its language model.
+fn named(width: usize) -> Cow<'static, str> {
+    match width {
+        768 => Cow::Borrowed("Florence-2 base"),
+        1024 => Cow::Borrowed("Florence-2 large"),
+        width => Cow::Owned(format!("Florence-2 of width {width}")),
+    }
+}
+
+/// A model with what else it needs to write.
+#[derive(Clone, Debug)]
+pub struct Captioner {
+    /// The model.
+    pub model: Florence2,
+    /// Its words.
+    pub tokenizer: Florence2Tokenizer,
+    /// How answers are written.
+    pub rules: Rules,
+}
+
+impl Captioner {
+    /// Reads a part of a file, and what lies beside the file.
+    pub fn read(checkpoint: &Checkpoint, part: &Part) -> Result<Captioner> {
+        let settings = Settings::beside(checkpoint)?;
+        let model = Florence2::of_part(checkpoint, part, &settings)?;
+        let tokenizer = Florence2Tokenizer::beside(checkpoint)?;
+        Ok(Captioner { model, tokenizer, rules: settings.rules })
+    }
+}
+
+impl Module for Captioner {
+    fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        self.model.manifest(checkpoint)
+    }
+
+    fn activations(&self) -> &'static [DType] {
+        self.model.activations()
+    }
+}
+
+impl VisionModel for Captioner {
+    fn rehearse(&self, session: &Session) -> Result<()> {
+        let (model, side) = (&self.model, self.model.config().side);
+        let features = model.look(session, &arrived(session.lane()?, [1, 3, side, side])?)?;
+        let encoded = model.read_prompt(session, &features, &self.tokenizer.prompt("<CAPTION>"))?;
+        // A few tokens show what one takes; their number changes little.
+        let how = Generation { rules: self.rules.clone(), beams: 3, max_new_tokens: 4, seed: None };
+        model.generate(session, &encoded, &how)?;
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
 /// A Florence-2 model: its sizes and how it computes. Its weights come with a session.
 #[derive(Clone, Debug)]
 pub struct Florence2 {
@@ -50,7 +133,10 @@ pub struct Florence2 {
 impl Florence2 {
     /// Reads the model's sizes from a file and from what was written beside it.
     pub fn read(checkpoint: &Checkpoint, detected: &Detected, settings: &Settings) -> Result<Florence2> {
-        let part = Florence2::part(detected)?;
+        Florence2::of_part(checkpoint, Florence2::part(detected)?, settings)
+    }
+
+    fn of_part(checkpoint: &Checkpoint, part: &Part, settings: &Settings) -> Result<Florence2> {
         let claims = Claims::new(checkpoint, &part.prefix, weights::FAMILY);
         let config = config::read(&claims, part.layout, settings)?;
         Ok(Florence2 { config, layout: part.layout, prefix: part.prefix.clone() })
@@ -59,25 +145,13 @@ impl Florence2 {
     /// The part of a file that is such a model, or an error that says what the file is instead.
     pub fn part(detected: &Detected) -> Result<&Part> {
         let mut parts = detected.parts_for(Role::Vision);
-        let found = parts.find(|part| matches!(part.family, Family::Florence2 { .. }));
+        let found = parts.find(|part| part.reader == Some(Reader::Vision(&FAMILY)));
         found.ok_or_else(|| detected.wrong_kind("a Florence-2 model"))
     }
 
     /// The model's sizes.
     pub fn config(&self) -> &Florence2Config {
         &self.config
-    }
-
-    /// What the model needs of the file it was read from.
-    pub fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
-        let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
-        weights::manifest(&claims, &self.config, self.layout)
-    }
-
-    /// The element types that its activations may have, the preferred one first.
-    /// Its files are in f16.
-    pub fn activations(&self) -> &'static [DType] {
-        &[DType::BF16, DType::F16, DType::F32]
     }
 
     /// Tokens that stand for a picture, `[1, tokens, width]`, of normalised pixels `[1, 3, height, width]`.
@@ -122,6 +196,18 @@ impl Florence2 {
     /// The number of the first block of the decoder.
     fn decoder_block(&self) -> usize {
         self.words_block() + 1 + self.config.encoder.layers
+    }
+}
+
+impl Module for Florence2 {
+    fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
+        let claims = Claims::new(checkpoint, &self.prefix, weights::FAMILY);
+        weights::manifest(&claims, &self.config, self.layout)
+    }
+
+    /// Its files are in f16.
+    fn activations(&self) -> &'static [DType] {
+        &[DType::BF16, DType::F16, DType::F32]
     }
 }
 

@@ -1,6 +1,8 @@
 //! Model files that anyone can rebuild, and machines to run them on.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod transformers;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,91 +1,64 @@
-//! Which evaluations of a step run as one batch: decided by shapes alone, so that where weights live and how much
-//! memory is free never change a bit.
+//! What decides whether evaluations run as one batch.
 
 use meta::Shape;
 use tensor::Tensor;
 
-use super::{FluxInputs, Grid, ReferencePlaces};
-use crate::Result;
+use super::ReferencePlaces;
+use super::prepared::Prepared;
+use crate::conditioning::TokenBias;
+use crate::diffusion::alterations::SkippedBlocks;
+use crate::diffusion::batches::{FEW_ROWS, Together};
+use crate::diffusion::patches::Grid;
+use crate::diffusion::{Alteration, ControlResiduals};
 
-/// A device may sum a product of up to this many rows in another order than one of more. An evaluation gives the same
-/// bits alone and beside others as long as none of its products grows past it by the company.
-const FEW_ROWS: usize = 8;
-
-/// Evaluations of equal shapes that run as one, in the order in which they came.
-pub(super) struct Batch<'a> {
-    shapes: Shapes,
-    /// The first of them, which has what all have in common.
-    first: &'a FluxInputs<'a>,
-    /// All of them, with their places among the evaluations of the step.
-    members: Vec<(usize, &'a FluxInputs<'a>)>,
+/// One evaluation of a step.
+#[derive(Clone, Copy)]
+pub(super) struct Member<'a> {
+    /// The noisy latent, `[batch, channels, height, width]`.
+    pub(super) latent: &'a Tensor,
+    /// How much of it is noise, 0 to 1.
+    pub(super) sigma: f32,
+    /// What else it is given.
+    pub(super) given: &'a Prepared,
+    /// What control networks add.
+    pub(super) control: Option<&'a ControlResiduals>,
+    /// How it departs from the model as it was trained.
+    pub(super) altered: &'a [Alteration],
 }
 
 /// What decides whether evaluations fit together. Channels beside the latent and guidance are not in it: both have
 /// become tokens and vectors of equal shapes before evaluations meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Shapes {
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shapes {
     latent: Shape,
     /// Tokens of the text.
     text: usize,
+    /// Spans of them that are looked at more or less.
+    biased: Vec<TokenBias>,
     /// Rows of the pooled text: one, or one for each item.
     pooled: usize,
     references: Vec<Shape>,
     places: ReferencePlaces,
-}
-
-impl<'a> Batch<'a> {
-    /// The batches of a step, by their first evaluations.
-    pub(super) fn all_of(evaluations: &'a [FluxInputs<'a>]) -> Vec<Batch<'a>> {
-        let mut batches: Vec<Batch<'a>> = Vec::new();
-        for (place, inputs) in evaluations.iter().enumerate() {
-            let shapes = Shapes::of(inputs);
-            let most = shapes.most_together();
-            let fits = |batch: &&mut Batch<'a>| batch.shapes == shapes && batch.members.len() < most;
-            match batches.iter_mut().find(fits) {
-                Some(batch) => batch.members.push((place, inputs)),
-                None => batches.push(Batch { shapes, first: inputs, members: vec![(place, inputs)] }),
-            }
-        }
-        batches
-    }
-
-    /// What all have in common.
-    pub(super) fn first(&self) -> &FluxInputs<'a> {
-        self.first
-    }
-
-    /// The evaluations.
-    pub(super) fn members(&self) -> impl Iterator<Item = &FluxInputs<'a>> {
-        self.members.iter().map(|(_, inputs)| *inputs)
-    }
-
-    /// The size of their latents.
-    pub(super) fn grid(&self) -> Grid {
-        Grid::of(self.first.latent)
-    }
-
-    /// Each evaluation's part of what the batch gave, with its place among the evaluations of the step.
-    pub(super) fn apart(&self, output: &Tensor) -> Result<Vec<(usize, Tensor)>> {
-        let items = self.first.latent.dim(0);
-        let part = |(index, (place, _)): (usize, &(usize, &FluxInputs<'a>))| {
-            Ok((*place, output.slice(0, index * items, items)?))
-        };
-        self.members.iter().enumerate().map(part).collect()
-    }
+    /// The blocks that are passed over.
+    pub(super) skipped: SkippedBlocks,
 }
 
 impl Shapes {
-    fn of(inputs: &FluxInputs<'_>) -> Shapes {
+    pub(super) fn of(member: &Member<'_>) -> Shapes {
+        let Prepared { text, biased, pooled, references, places, .. } = member.given;
         Shapes {
-            latent: *inputs.latent.shape(),
-            text: inputs.context.dim(1),
-            pooled: inputs.pooled.dim(0),
-            references: inputs.references.iter().map(|reference| *reference.shape()).collect(),
-            places: inputs.reference_places,
+            latent: *member.latent.shape(),
+            text: text.dim(1),
+            biased: biased.clone(),
+            pooled: pooled.dim(0),
+            references: references.iter().map(|reference| reference.shape).collect(),
+            places: *places,
+            skipped: SkippedBlocks::of(member.altered),
         }
     }
+}
 
-    /// How many evaluations of these shapes may run as one.
+impl Together for Shapes {
     fn most_together(&self) -> usize {
         let items = self.latent.dims()[0];
         // References make blocks longer, but the last layer has the tokens of the latent alone.
@@ -103,7 +76,9 @@ mod tests {
 
     fn shapes(latent: [usize; 4], text: usize, pooled: usize) -> Shapes {
         let places = ReferencePlaces::default();
-        Shapes { latent: Shape::from(latent), text, pooled, references: Vec::new(), places }
+        let (biased, references) = (Vec::new(), Vec::new());
+        let skipped = SkippedBlocks::default();
+        Shapes { latent: Shape::from(latent), text, biased, pooled, references, places, skipped }
     }
 
     #[test]

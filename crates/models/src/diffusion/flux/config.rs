@@ -2,14 +2,15 @@
 
 use checkpoint::Metadata;
 
-use super::PATCH;
 use crate::Result;
 use crate::claims::Claims;
+use crate::diffusion::heads::HeadSizes;
+use crate::diffusion::patches::PATCH;
+use crate::diffusion::streams::StreamSizes;
+use crate::diffusion::told;
 
 /// What errors call the family.
 pub(super) const FAMILY: &str = "FLUX.1";
-/// The metadata key with sizes that no tensor's shape shows, as JSON; small models have it.
-const METADATA_KEY: &str = "gantry_unet_config";
 
 /// The sizes of a FLUX model.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,13 +44,30 @@ pub struct Config {
 }
 
 impl Config {
+    pub(super) fn sizes(&self) -> StreamSizes {
+        let heads = HeadSizes::equal(self.heads, self.head_size);
+        StreamSizes { heads, mlp: self.mlp, is_gated: false }
+    }
+
     pub(super) fn read(claims: &Claims<'_>, metadata: &Metadata) -> Result<Config> {
+        let [rows, _] = claims.dims("final_layer.linear.weight")?;
+        let config = Config::without_end(claims, metadata)?;
+        if rows % (PATCH * PATCH) != 0
+            && let Some(entry) = claims.find("final_layer.linear.weight")
+        {
+            let expected = format!("[a multiple of {}, {}]", PATCH * PATCH, config.hidden);
+            return Err(claims.wrong_shape(entry, expected));
+        }
+        Ok(Config { out_channels: rows / (PATCH * PATCH), ..config })
+    }
+
+    /// The sizes of a model that ends with its blocks, whose result counts as having the channels of the latent.
+    pub(super) fn without_end(claims: &Claims<'_>, metadata: &Metadata) -> Result<Config> {
         let [hidden, columns] = claims.dims("img_in.weight")?;
         let [_, context_width] = claims.dims("txt_in.weight")?;
         let [_, pooled_width] = claims.dims("vector_in.in_layer.weight")?;
         let [head_size] = claims.dims("double_blocks.0.img_attn.norm.query_norm.scale")?;
         let [mlp, _] = claims.dims("double_blocks.0.img_mlp.0.weight")?;
-        let [rows, _] = claims.dims("final_layer.linear.weight")?;
         let wrong = |name: &str, expected: String| {
             claims.find(name).map_or(Ok(()), |entry| Err(claims.wrong_shape(entry, expected)))
         };
@@ -59,13 +77,9 @@ impl Config {
         if columns % (PATCH * PATCH) != 0 {
             wrong("img_in.weight", format!("[{hidden}, a multiple of {}]", PATCH * PATCH))?;
         }
-        if rows % (PATCH * PATCH) != 0 {
-            wrong("final_layer.linear.weight", format!("[a multiple of {}, {hidden}]", PATCH * PATCH))?;
-        }
-        let told = metadata.str(METADATA_KEY).unwrap_or_default();
         Ok(Config {
             in_channels: columns / (PATCH * PATCH),
-            out_channels: rows / (PATCH * PATCH),
+            out_channels: columns / (PATCH * PATCH),
             hidden,
             heads: hidden / head_size,
             head_size,
@@ -75,8 +89,12 @@ impl Config {
             double_blocks: claims.count(|i| format!("double_blocks.{i}.img_attn.qkv.weight")),
             single_blocks: claims.count(|i| format!("single_blocks.{i}.linear1.weight")),
             guidance: claims.find("guidance_in.in_layer.weight").is_some(),
-            axes: axes(&numbers(told, "axes_dim"), head_size),
-            theta: numbers(told, "theta").first().copied().filter(|theta| *theta > 0.0).unwrap_or(10_000.0),
+            axes: axes(&told::numbers(metadata, "axes_dim"), head_size),
+            theta: told::numbers(metadata, "theta")
+                .first()
+                .copied()
+                .filter(|theta| *theta > 0.0)
+                .unwrap_or(10_000.0),
         })
     }
 }
@@ -96,21 +114,6 @@ fn axes(told: &[f64], head_size: usize) -> [usize; 3] {
     [first, (head_size - first) / 2, (head_size - first) / 2]
 }
 
-/// The number, or the list of numbers, that follows a key in a flat JSON object.
-fn numbers(json: &str, key: &str) -> Vec<f64> {
-    let quoted = format!("\"{key}\"");
-    let Some(after) = json.split_once(&quoted).and_then(|(_, after)| after.trim_start().strip_prefix(':'))
-    else {
-        return Vec::new();
-    };
-    let after = after.trim_start();
-    let list = match after.strip_prefix('[') {
-        Some(list) => list.split(']').next().unwrap_or_default(),
-        None => after.split([',', '}']).next().unwrap_or_default(),
-    };
-    list.split(',').map_while(|number| number.trim().parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,17 +130,6 @@ mod tests {
             let split = axes(&[], head);
             assert_eq!(split.iter().sum::<usize>(), head);
             assert!(split.iter().all(|axis| axis % 2 == 0), "{split:?}");
-        }
-    }
-
-    #[test]
-    fn numbers_of_a_flat_object() {
-        let json = r#"{"num_heads": 2, "axes_dim" : [16, 24,24], "theta": 2000.5}"#;
-        assert_eq!(numbers(json, "axes_dim"), [16.0, 24.0, 24.0]);
-        assert_eq!(numbers(json, "theta"), [2000.5]);
-        assert_eq!(numbers(json, "num_heads"), [2.0]);
-        for broken in ["", "{", r#"{"axes_dim""#, r#"{"axes_dim": "#, r#"{"axes_dim": ["a"]}"#] {
-            assert_eq!(numbers(broken, "axes_dim"), [0.0; 0], "{broken}");
         }
     }
 }

@@ -3,9 +3,12 @@
 
 use residency::{Manifest, WeightSpec};
 
-use super::{Config, PATCH, TIME_VALUES};
+use super::Config;
 use crate::Result;
 use crate::claims::Claims;
+use crate::diffusion::modulation::TIME_VALUES;
+use crate::diffusion::patches::PATCH;
+use crate::diffusion::stream_weights;
 
 pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest> {
     let mut builder = Manifest::builder(claims.file(), super::config::FAMILY);
@@ -23,7 +26,7 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest>
     Ok(builder.block("final_layer", true, exit(claims, config)?).finish()?)
 }
 
-fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
+pub(super) fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
     let hidden = config.hidden;
     let mut weights = claims.layer("img_in", &[hidden, config.in_channels * PATCH * PATCH])?;
     let mut embedders = vec![("time_in", TIME_VALUES), ("vector_in", config.pooled_width)];
@@ -38,29 +41,18 @@ fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
     Ok(weights)
 }
 
-fn double_block(claims: &Claims<'_>, config: &Config, block: &str) -> Result<Vec<WeightSpec>> {
-    let (hidden, mlp) = (config.hidden, config.mlp);
-    let mut weights = Vec::new();
-    for side in ["img", "txt"] {
-        let name = |layer: &str| format!("{block}.{side}_{layer}");
-        weights.extend(claims.layer(&name("mod.lin"), &[6 * hidden, hidden])?);
-        weights.extend(claims.layer(&name("attn.qkv"), &[3 * hidden, hidden])?);
-        weights.push(claims.weight(&name("attn.norm.query_norm.scale"), &[config.head_size])?);
-        weights.push(claims.weight(&name("attn.norm.key_norm.scale"), &[config.head_size])?);
-        weights.extend(claims.layer(&name("attn.proj"), &[hidden, hidden])?);
-        weights.extend(claims.layer(&name("mlp.0"), &[mlp, hidden])?);
-        weights.extend(claims.layer(&name("mlp.2"), &[hidden, mlp])?);
-    }
+pub(super) fn double_block(claims: &Claims<'_>, config: &Config, block: &str) -> Result<Vec<WeightSpec>> {
+    let hidden = config.hidden;
+    let mut weights = claims.layer(&format!("{block}.img_mod.lin"), &[6 * hidden, hidden])?;
+    weights.extend(claims.layer(&format!("{block}.txt_mod.lin"), &[6 * hidden, hidden])?);
+    weights.extend(stream_weights::double_block(claims, config.sizes(), block)?);
     Ok(weights)
 }
 
-fn single_block(claims: &Claims<'_>, config: &Config, block: &str) -> Result<Vec<WeightSpec>> {
-    let (hidden, mlp) = (config.hidden, config.mlp);
+pub(super) fn single_block(claims: &Claims<'_>, config: &Config, block: &str) -> Result<Vec<WeightSpec>> {
+    let hidden = config.hidden;
     let mut weights = claims.layer(&format!("{block}.modulation.lin"), &[3 * hidden, hidden])?;
-    weights.extend(claims.layer(&format!("{block}.linear1"), &[3 * hidden + mlp, hidden])?);
-    weights.push(claims.weight(&format!("{block}.norm.query_norm.scale"), &[config.head_size])?);
-    weights.push(claims.weight(&format!("{block}.norm.key_norm.scale"), &[config.head_size])?);
-    weights.extend(claims.layer(&format!("{block}.linear2"), &[hidden, hidden + mlp])?);
+    weights.extend(stream_weights::single_block(claims, config.sizes(), block)?);
     Ok(weights)
 }
 

@@ -27,6 +27,8 @@ const DISTANCE: Name = ("0.SelfAttention.relative_attention_bias", "attn_rel_b")
 const NORM: Name = ("0.layer_norm", "attn_norm");
 const GATE: Name = ("1.DenseReluDense.wi_0", "ffn_gate");
 const UP: Name = ("1.DenseReluDense.wi_1", "ffn_up");
+/// The only way in of the first T5.
+const IN: Name = ("1.DenseReluDense.wi", "ffn_up");
 const DOWN: Name = ("1.DenseReluDense.wo", "ffn_down");
 const MLP_NORM: Name = ("1.layer_norm", "ffn_norm");
 
@@ -51,14 +53,16 @@ pub(super) fn read_config(claims: &Claims<'_>, layout: Layout) -> Result<T5Confi
     let table = named(layout, 0, DISTANCE);
     let [buckets, heads] = claims.dims(&table)?;
     let [inner, _] = claims.dims(&named(layout, 0, QUERY))?;
-    let [mlp, _] = claims.dims(&named(layout, 0, GATE))?;
+    let is_gated =
+        claims.find(&named(layout, 0, GATE)).is_some() || claims.find(&named(layout, 0, IN)).is_none();
+    let [mlp, _] = claims.dims(&named(layout, 0, if is_gated { GATE } else { IN }))?;
     let fits = heads > 0 && inner > 0 && inner % heads == 0 && buckets >= 4 && buckets % 4 == 0;
     if let Some(entry) = claims.find(&table).filter(|_| !fits) {
         return Err(claims.wrong_shape(entry, format!("[a multiple of 4, a divisor of {inner}]")));
     }
     let layers = claims.count(|i| named(layout, i, QUERY));
     let own_positions = layers > 1 && claims.find(&named(layout, 1, DISTANCE)).is_some();
-    Ok(T5Config { vocabulary, width, heads, inner, mlp, layers, buckets, own_positions })
+    Ok(T5Config { vocabulary, width, heads, inner, mlp, layers, buckets, own_positions, is_gated })
 }
 
 pub(super) fn manifest(claims: &Claims<'_>, config: &T5Config, layout: Layout) -> Result<Manifest> {
@@ -86,10 +90,11 @@ fn layer(claims: &Claims<'_>, config: &T5Config, layout: Layout, i: usize) -> Re
         spec(VALUE, &[inner, width])?,
         spec(OUT, &[width, inner])?,
         spec(MLP_NORM, &[width])?,
-        spec(GATE, &[mlp, width])?,
-        spec(UP, &[mlp, width])?,
         spec(DOWN, &[width, mlp])?,
     ];
+    for name in if config.is_gated { &[GATE, UP][..] } else { &[IN][..] } {
+        weights.push(spec(*name, &[mlp, width])?);
+    }
     if i == 0 || config.own_positions {
         weights.push(spec(DISTANCE, &[buckets, heads])?);
     }

@@ -1,19 +1,22 @@
 //! The layers of a KL autoencoder.
 
+use device::op::UnaryKind;
 use residency::Lease;
 use tensor::{Activation, ConvolutionShape, Padding, ResizeMode, Tensor, Window};
 
 use super::Config;
-use super::config::Stage;
+use super::config::{PATCH, Stage};
+use crate::vae::attention::attend;
 use crate::{Probe, Result};
 
 /// Groups of channels that are normalised together.
 const GROUPS: usize = 32;
 /// Added to the variance.
 const NORM_EPS: f32 = 1e-6;
-/// Scores that attention holds at a time. Its one head is as wide as all channels, which is more than the
-/// attention of devices takes, so queries come in chunks of this size over the number of keys.
-pub(super) const SCORES: usize = 1 << 22;
+/// The same in layers over frames.
+const FRAMES_NORM_EPS: f32 = 1e-5;
+/// Added to the variance of patches.
+const PATCH_EPS: f32 = 1e-4;
 
 /// The layers of one block of the manifest.
 pub(super) struct Layers<'a> {
@@ -26,6 +29,8 @@ impl Layers<'_> {
     pub(super) fn decode(&self, name: &str, x: Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
         match name {
             "decoder.in" => {
+                let x = if self.config.is_patched { self.values_of_patches(&x)? } else { x };
+                let x = self.optional_product("decoder.post_quant_conv", &x)?;
                 let x = self.optional_product("post_quant_conv", &x)?;
                 let x = self.convolution("decoder.conv_in", &x, 1)?;
                 probe.show(format_args!("conv_in"), &x);
@@ -35,7 +40,12 @@ impl Layers<'_> {
             "decoder.out" => {
                 let x = self.norm("decoder.norm_out", &x)?;
                 probe.show(format_args!("norm_out"), &x);
-                let x = self.convolution("decoder.conv_out", &x.activate(Activation::Silu)?, 1)?;
+                let mut x = self.convolution("decoder.conv_out", &x.activate(Activation::Silu)?, 1)?;
+                if self.config.has_frames {
+                    x = pictures(
+                        &self.convolution_over_frames("decoder.conv_out.time_mix_conv", &video(&x)?)?,
+                    )?;
+                }
                 probe.show(format_args!("conv_out"), &x);
                 Ok(x)
             }
@@ -50,10 +60,44 @@ impl Layers<'_> {
             "encoder.mid" => self.middle("encoder.mid", &x),
             "encoder.out" => {
                 let x = self.norm("encoder.norm_out", &x)?.activate(Activation::Silu)?;
-                self.optional_product("quant_conv", &self.convolution("encoder.conv_out", &x, 1)?)
+                let x = self.convolution("encoder.conv_out", &x, 1)?;
+                let x = self.optional_product("encoder.quant_conv", &x)?;
+                let x = self.optional_product("quant_conv", &x)?;
+                let mean = x.slice(1, 0, self.config.inner_channels)?.contiguous()?;
+                if self.config.is_patched { self.patches_of_values(&mean) } else { Ok(mean) }
             }
             stage => self.down(stage, x),
         }
+    }
+
+    /// Patches `[batch, channels · 2 · 2, height, width]` as the values that they were made of.
+    fn values_of_patches(&self, x: &Tensor) -> Result<Tensor> {
+        let [mean, deviation] = self.patch_norm("decoder")?;
+        let x = x.mul(&deviation)?.add(&mean)?;
+        let [batch, channels, height, width] = [0, 1, 2, 3].map(|axis| x.dim(axis));
+        let channels = channels / (PATCH * PATCH);
+        let x = x.reshape([batch, channels, PATCH, PATCH, height, width])?.permute(&[0, 1, 4, 2, 5, 3])?;
+        Ok(x.reshape([batch, channels, height * PATCH, width * PATCH])?)
+    }
+
+    /// Values `[batch, channels, height, width]` as patches.
+    fn patches_of_values(&self, x: &Tensor) -> Result<Tensor> {
+        let [batch, channels, height, width] = [0, 1, 2, 3].map(|axis| x.dim(axis));
+        let (rows, columns) = (height / PATCH, width / PATCH);
+        let x = x.reshape([batch, channels, rows, PATCH, columns, PATCH])?.permute(&[0, 1, 3, 5, 2, 4])?;
+        let x = x.reshape([batch, channels * PATCH * PATCH, rows, columns])?;
+        let [mean, deviation] = self.patch_norm("encoder")?;
+        Ok(x.sub(&mean)?.div(&deviation)?)
+    }
+
+    /// Mean and deviation of the values of patches, `[1, values, 1, 1]`.
+    fn patch_norm(&self, half: &str) -> Result<[Tensor; 2]> {
+        let values = |name: &str| -> Result<Tensor> {
+            let values = self.lease.lane().unpack(&self.lease.weight(&format!("{half}.{name}"))?)?;
+            Ok(values.reshape([1, values.dim(0), 1, 1])?)
+        };
+        let variance = values("running_var")?.affine(1.0, PATCH_EPS)?;
+        Ok([values("running_mean")?, variance.unary(UnaryKind::Sqrt)?])
     }
 
     fn up(&self, name: &str, mut x: Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
@@ -110,7 +154,35 @@ impl Layers<'_> {
         let inner = half(2, &first)?;
         drop(first);
         let around = self.optional_product(&format!("{name}.nin_shortcut"), x)?;
-        Ok(around.add(&inner)?)
+        let out = around.add(&inner)?;
+        drop(inner);
+        if self.config.has_frames && name.starts_with("decoder.") {
+            return self.over_frames(name, &out);
+        }
+        Ok(out)
+    }
+
+    /// Two convolutions over frames behind a unit, mixed with it. The pictures are the frames of one video.
+    fn over_frames(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+        let volume = video(x)?;
+        let half = |norm: &str, kernel: &str, x: &Tensor| -> Result<Tensor> {
+            let normed = self.norm_with(&format!("{name}.time_stack.{norm}"), x, FRAMES_NORM_EPS)?;
+            self.convolution_over_frames(
+                &format!("{name}.time_stack.{kernel}"),
+                &normed.activate(Activation::Silu)?,
+            )
+        };
+        let inner = half("out_layers.0", "out_layers.3", &half("in_layers.0", "in_layers.2", &volume)?)?;
+        let share = self.lease.lane().unpack(&self.lease.weight(&format!("{name}.mix_factor"))?)?;
+        // What the convolutions give counts by its share: `volume + inner` beside `volume`.
+        let mixed = volume.gated_add(&share.unary(UnaryKind::Sigmoid)?, &inner)?;
+        pictures(&mixed)
+    }
+
+    /// A convolution over three frames of `[1, channels, frames, height, width]`.
+    fn convolution_over_frames(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+        let window = vec![Window::padded(1), Window::padded(0), Window::padded(0)];
+        self.convolve(name, x, &ConvolutionShape { window, padding: Padding::Constant(0.0), groups: 1 })
     }
 
     /// Attention of every position over all, in one head.
@@ -121,25 +193,21 @@ impl Layers<'_> {
             let y = self.convolution(&format!("{name}.{layer}"), &inner, 0)?;
             Ok(y.reshape([batch, channels, positions])?)
         };
-        let (q, k, v) = (product("q")?, product("k")?, product("v")?);
-        let out = self.lease.lane().empty([batch, channels, positions])?;
-        let chunk = (SCORES / (positions * batch)).clamp(1, positions);
-        for start in (0..positions).step_by(chunk) {
-            let len = chunk.min(positions - start);
-            let queries = q.slice(2, start, len)?.transpose(1, 2)?;
-            let scores = queries.matmul(&k, 1.0 / (channels as f32).sqrt())?.softmax()?;
-            v.matmul(&scores.transpose(1, 2)?, 1.0)?.copy_into(&out.slice(2, start, len)?)?;
-        }
+        let out = attend([&product("q")?, &product("k")?, &product("v")?])?;
         let out = self.convolution(&format!("{name}.proj_out"), &out.reshape(*x.shape())?, 0)?;
         Ok(x.add(&out)?)
     }
 
     fn norm(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+        self.norm_with(name, x, NORM_EPS)
+    }
+
+    fn norm_with(&self, name: &str, x: &Tensor, eps: f32) -> Result<Tensor> {
         let weight = self.lease.weight(&format!("{name}.weight"))?;
         let bias = self.lease.find(&format!("{name}.bias"))?;
         // Small models have fewer channels than the usual number of groups.
         let groups = GROUPS.min(x.dim(1));
-        Ok(x.group_norm(groups, Some(&weight), bias.as_ref(), NORM_EPS)?)
+        Ok(x.group_norm(groups, Some(&weight), bias.as_ref(), eps)?)
     }
 
     /// A convolution of stride 1 with this border.
@@ -166,4 +234,16 @@ impl Layers<'_> {
 fn stage_of<'a>(stages: &'a [Stage], name: &str) -> Option<&'a Stage> {
     let number = name.rsplit('.').next()?.parse::<usize>().ok()?;
     stages.get(number)
+}
+
+/// Pictures `[frames, channels, height, width]` as one video, `[1, channels, frames, height, width]`.
+fn video(x: &Tensor) -> Result<Tensor> {
+    let (frames, channels, height, width) = (x.dim(0), x.dim(1), x.dim(2), x.dim(3));
+    Ok(x.transpose(0, 1)?.contiguous()?.reshape([1, channels, frames, height, width])?)
+}
+
+/// The reverse.
+fn pictures(x: &Tensor) -> Result<Tensor> {
+    let (channels, frames, height, width) = (x.dim(1), x.dim(2), x.dim(3), x.dim(4));
+    Ok(x.reshape([channels, frames, height, width])?.transpose(0, 1)?.contiguous()?)
 }

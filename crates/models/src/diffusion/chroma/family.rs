@@ -1,0 +1,153 @@
+//! What the rest of the program asks of Chroma: how its files are recognised, its texts, its workflow and its released
+//! sizes.
+
+use std::borrow::Cow;
+
+use meta::Shape;
+
+use super::Chroma;
+use crate::detect::{Neighbours, Role, Sign};
+use crate::diffusion::stream_weights::{ReleasedStreams, linear};
+use crate::diffusion::{DiffusionFamily, ReleasedModel};
+use crate::text::{EncoderUse, TextRecipe, all};
+use crate::workflow::{StandardWorkflow, WorkflowFile};
+
+/// Chroma.
+pub const FAMILY: DiffusionFamily = DiffusionFamily {
+    name: super::config::FAMILY,
+    variants: "Chroma, Chroma1-HD and its relatives",
+    key: "chroma",
+    signs: &[
+        Sign::native("distilled_guidance_layer.norms.0.scale", named),
+        Sign::native("distilled_guidance_layer.layers.0.in_layer.weight", named),
+    ],
+    read: |checkpoint, part| Ok(Box::new(Chroma::read(checkpoint, part)?)),
+    text: &[&TEXT],
+    workflow: WORKFLOW,
+    downloads: &[],
+    released: ReleasedModel {
+        name: "Chroma1-HD",
+        tensors: |most_blocks| tensors(&RELEASED, most_blocks),
+        pixels: 1024,
+        encoders: &[("t5xxl", 4096)],
+        tokens: 256,
+        cfg: 4.0,
+    },
+    small: ReleasedModel {
+        name: "a small model of the kind of Chroma",
+        tensors: |most_blocks| tensors(&SMALL, most_blocks),
+        pixels: 128,
+        encoders: &[("t5xxl", 128)],
+        tokens: 64,
+        cfg: 4.0,
+    },
+};
+
+/// T5's tokens, not filled up.
+const TEXT: TextRecipe = TextRecipe {
+    name: "chroma",
+    encoders: &[EncoderUse { empty_is_padding: true, ..EncoderUse::of_length("t5xxl", 1) }],
+    has_mask: false,
+    join: |encoded| {
+        let [text] = all(encoded)?;
+        Ok(text)
+    },
+};
+
+const WORKFLOW: StandardWorkflow = StandardWorkflow {
+    files: &[
+        WorkflowFile {
+            what: "the diffusion model",
+            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            flag: "--model",
+            names: "Chroma1-HD.safetensors, chroma-unlocked-v48.safetensors or a .gguf of them",
+            folder: "diffusion_models",
+            is_needed: true,
+        },
+        WorkflowFile {
+            what: "the T5 text encoder",
+            is_it: |part| part.role == Role::Text && part.name.starts_with("T5"),
+            flag: "--t5",
+            names: "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn.safetensors or a .gguf",
+            folder: "text_encoders",
+            is_needed: true,
+        },
+        WorkflowFile {
+            what: "the autoencoder",
+            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
+            flag: "--vae",
+            names: "ae.safetensors",
+            folder: "vae",
+            is_needed: true,
+        },
+    ],
+    text: &TEXT,
+    guidance: None,
+    latent: "EmptySD3LatentImage",
+    cfg: 4.0,
+    sampler: "euler",
+    scheduler: "beta",
+    multiple: 16,
+};
+
+/// Radiance paints pixels with another network behind the same blocks.
+fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
+    let is_radiance =
+        found.has("nerf_final_layer.norm.scale") || found.has("nerf_final_layer_conv.norm.scale");
+    (!is_radiance).then_some(Cow::Borrowed("Chroma"))
+}
+
+/// The sizes of a released model.
+struct Sizes {
+    streams: ReleasedStreams,
+    context: usize,
+    width: usize,
+}
+
+const RELEASED: Sizes = Sizes {
+    streams: ReleasedStreams {
+        hidden: 3072,
+        head: 128,
+        mlp: 12_288,
+        mlp_rows: 12_288,
+        blocks: [19, 38],
+        has_bias: true,
+        is_modulated: false,
+    },
+    context: 4096,
+    width: 5120,
+};
+
+const SMALL: Sizes = Sizes {
+    streams: ReleasedStreams {
+        hidden: 256,
+        head: 64,
+        mlp: 1024,
+        mlp_rows: 1024,
+        blocks: [4, 8],
+        has_bias: true,
+        is_modulated: false,
+    },
+    context: 128,
+    width: 320,
+};
+
+/// The tensors of a model; of each kind at most so many blocks.
+fn tensors(sizes: &Sizes, most_blocks: usize) -> Vec<(String, Shape)> {
+    let Sizes { streams, context, width } = sizes;
+    let hidden = streams.hidden;
+    let mut all = Vec::new();
+    linear(&mut all, "img_in", [hidden, 64], true);
+    linear(&mut all, "txt_in", [hidden, *context], true);
+    let name = |layer: &str| format!("distilled_guidance_layer.{layer}");
+    linear(&mut all, &name("in_proj"), [*width, super::approximator::INPUTS], true);
+    for i in 0..5 {
+        linear(&mut all, &name(&format!("layers.{i}.in_layer")), [*width, *width], true);
+        linear(&mut all, &name(&format!("layers.{i}.out_layer")), [*width, *width], true);
+        all.push((name(&format!("norms.{i}.scale")), Shape::from([*width])));
+    }
+    linear(&mut all, &name("out_proj"), [hidden, *width], true);
+    streams.add_blocks(&mut all, most_blocks);
+    linear(&mut all, "final_layer.linear", [64, hidden], true);
+    all
+}

@@ -1,0 +1,3 @@
+//! Cosmos: how its texts are encoded.
+
+pub(crate) mod text;

@@ -1,0 +1,3 @@
+//! Kandinsky 5: how its texts are encoded.
+
+pub(crate) mod text;

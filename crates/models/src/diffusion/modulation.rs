@@ -1,0 +1,141 @@
+//! What diffusion transformers share: times as waves, modulations, and values that every block reads.
+
+use std::ops::Range;
+
+use residency::Lease;
+use tensor::{Activation, Lane, Tensor};
+
+use crate::{Probe, Result};
+
+/// Values of the embedding of a time or of a guidance.
+pub(crate) const TIME_VALUES: usize = 256;
+
+/// A time as waves of many lengths, `[1, 256]`.
+pub(super) fn time_embedding(lane: &Lane, time: f32) -> Result<Tensor> {
+    Ok(lane.tensor([1, TIME_VALUES], &waves(time, TIME_VALUES))?)
+}
+
+/// A time as so many waves: cosines, then sines. Angles are rounded to f32, as they are where the weights were trained.
+pub(crate) fn waves(time: f32, count: usize) -> Vec<f32> {
+    let half = count / 2;
+    let angles = (0..half).map(|i| {
+        let frequency = (-(10_000f64.ln()) as f32 * i as f32 / half as f32).exp();
+        time * frequency
+    });
+    let angles: Vec<f32> = angles.collect();
+    angles.iter().map(|a| a.cos()).chain(angles.iter().map(|a| a.sin())).collect()
+}
+
+/// A vector of the model's width from waves or a pooled text, by two layers of these names behind the first.
+pub(super) fn embed(
+    lease: &Lease<'_>,
+    (name, [inner, outer]): (&str, [&str; 2]),
+    x: &Tensor,
+    probe: &mut Probe<'_>,
+) -> Result<Tensor> {
+    let x = lease.linear_then(&format!("{name}.{inner}"), x, Some(Activation::Silu))?;
+    let out = lease.linear(&format!("{name}.{outer}"), &x)?;
+    probe.show(format_args!("{name}"), &out);
+    Ok(out)
+}
+
+/// A value that every block reads and none changes: it travels to each device once.
+pub(super) struct Everywhere {
+    first: Tensor,
+    copies: Vec<Tensor>,
+}
+
+impl Everywhere {
+    pub(super) fn new(first: Tensor) -> Everywhere {
+        Everywhere { first, copies: Vec::new() }
+    }
+
+    /// The value where it was made.
+    pub(super) fn first(&self) -> &Tensor {
+        &self.first
+    }
+
+    /// The value where a block computes.
+    pub(super) fn on(&mut self, lease: &Lease<'_>) -> Result<Tensor> {
+        let here = |copy: &&Tensor| copy.lane().device().id() == lease.lane().device().id();
+        if let Some(copy) = std::iter::once(&self.first).chain(&self.copies).find(here) {
+            return Ok(copy.clone());
+        }
+        let copy = lease.bring(&self.first)?;
+        self.copies.push(copy.clone());
+        Ok(copy)
+    }
+}
+
+/// How one half of a block is moved: `x · (1 + scale) + shift` before it and `gate` after.
+pub(super) struct Modulation {
+    pub(super) shift: Tensor,
+    pub(super) scale: Tensor,
+    pub(super) gate: Tensor,
+    /// Tokens that are moved otherwise.
+    but_for: Option<(Range<usize>, Box<Modulation>)>,
+}
+
+impl Modulation {
+    /// Three parts of a modulation `[items or 1, 1, parts · hidden]`, from part `first`.
+    pub(super) fn part(change: &Tensor, first: usize, parts: usize) -> Result<Modulation> {
+        let width = change.dim(2) / parts;
+        let part = |i: usize| change.slice(2, (first + i) * width, width);
+        Ok(Modulation { shift: part(0)?, scale: part(1)?, gate: part(2)?, but_for: None })
+    }
+
+    /// The two parts of a modulation behind the last block, where nothing is gated.
+    pub(super) fn of_exit(change: &Tensor) -> Result<Modulation> {
+        let parts = change.chunk(2, 2)?;
+        let [shift, scale] = [parts[0].clone(), parts[1].clone()];
+        Ok(Modulation { gate: shift.clone(), shift, scale, but_for: None })
+    }
+
+    /// The same, but for some tokens, which another moves.
+    pub(super) fn but_for(self, tokens: Range<usize>, other: Modulation) -> Modulation {
+        Modulation { but_for: Some((tokens, Box::new(other))), ..self }
+    }
+
+    /// Tokens `[items, tokens, hidden]` normalised, scaled and shifted.
+    pub(super) fn normed(&self, x: &Tensor, eps: f32) -> Result<Tensor> {
+        if self.but_for.is_none() {
+            return Ok(x.modulated_norm(&self.scale, &self.shift, eps)?);
+        }
+        let out = x.lane().empty_as(x.dtype(), *x.shape())?;
+        for (Range { start, end }, by) in self.spans(x.dim(1)) {
+            let part = |x: &Tensor| x.slice(1, start, end - start);
+            part(x)?.modulated_norm_into(&by.scale, &by.shift, eps, &part(&out)?)?;
+        }
+        Ok(out)
+    }
+
+    /// Tokens plus what a half of a block gave, gated.
+    pub(super) fn gated(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        if self.but_for.is_none() {
+            return Ok(x.gated_add(&self.gate, y)?);
+        }
+        let out = x.lane().empty_as(x.dtype(), *x.shape())?;
+        for (Range { start, end }, by) in self.spans(x.dim(1)) {
+            let part = |x: &Tensor| x.slice(1, start, end - start);
+            part(x)?.gated_add_into(&by.gate, &part(y)?, &part(&out)?)?;
+        }
+        Ok(out)
+    }
+
+    /// The tokens of a sequence by what moves them.
+    fn spans(&self, tokens: usize) -> Vec<(Range<usize>, &Modulation)> {
+        let Some((apart, other)) = &self.but_for else { return vec![(0..tokens, self)] };
+        let all = [(0..apart.start, self), (apart.clone(), &**other), (apart.end..tokens, self)];
+        all.into_iter().filter(|(span, _)| !span.is_empty()).collect()
+    }
+}
+
+/// Modulations `[rows, width]` as `[items or 1, 1, width]`: an evaluation of several items may have one row for all.
+pub(super) fn by_item(change: &Tensor, items: usize) -> Result<Tensor> {
+    let (rows, width) = (change.dim(0), change.dim(1));
+    let change = change.reshape([rows, 1, width])?;
+    if rows == 1 || rows == items {
+        return Ok(change);
+    }
+    Ok(change.broadcast([rows, items / rows, width])?.reshape([items, 1, width])?)
+}

@@ -1,0 +1,162 @@
+//! Rotary positions: every token turns with one number for each axis of its place.
+
+use std::sync::{Mutex, PoisonError};
+
+use meta::DeviceId;
+use tensor::{Lane, Tensor};
+
+use super::attending::Attending;
+use crate::{Probe, Result};
+
+/// The angles of all tokens, as tables on the devices that asked for them.
+///
+/// Only the waves of each axis are sent to a device, which spreads them over the tokens itself: a few kilobytes travel
+/// beside weights that are streamed, where megabytes would wait for their turn on the link.
+pub(super) struct Positions {
+    /// For each axis the frequencies of its pairs of values.
+    frequencies: Vec<Vec<f64>>,
+    grids: Vec<TokenGrid>,
+    /// Which of the tokens are looked at more or less.
+    pub(super) attending: Attending,
+    on: Mutex<Vec<(DeviceId, Rotation)>>,
+}
+
+/// Tokens in frames, rows and columns, and the waves of each axis.
+struct TokenGrid {
+    size: [usize; 3],
+    axes: Vec<AxisWaves>,
+}
+
+/// The waves of one axis: one for all tokens, or one for each place along a side of the grid.
+struct AxisWaves {
+    side: usize,
+    waves: Vec<Waves>,
+}
+
+/// How the numbers of one axis run over a grid of tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Along {
+    /// The same number for all tokens.
+    At(f64),
+    /// From this number on, frame by frame.
+    Frames(f64),
+    /// From this number on, row by row.
+    Rows(f64),
+    /// From this number on, column by column.
+    Columns(f64),
+}
+
+/// Cosines and sines on a device, `[1, tokens, head size / 2]`.
+#[derive(Clone)]
+pub(super) struct Rotation {
+    pub(super) cos: Tensor,
+    pub(super) sin: Tensor,
+}
+
+impl Rotation {
+    /// The rotation of `len` tokens from `start`.
+    pub(super) fn slice(&self, start: usize, len: usize) -> Result<Rotation> {
+        Ok(Rotation { cos: self.cos.slice(1, start, len)?, sin: self.sin.slice(1, start, len)? })
+    }
+}
+
+impl Positions {
+    /// No tokens yet; so many values of a head turn with each axis, at frequencies that fall from one to `1 / theta`.
+    pub(super) fn new(axes: &[usize], theta: f64) -> Positions {
+        Positions::turning(axes.iter().map(|size| frequencies(*size, theta)).collect())
+    }
+
+    /// No tokens yet; each axis has these frequencies.
+    pub(super) fn turning(frequencies: Vec<Vec<f64>>) -> Positions {
+        Positions { frequencies, grids: Vec::new(), attending: Attending::default(), on: Mutex::default() }
+    }
+
+    /// Adds a grid of frames, rows and columns of tokens, in this order; `along` says how each axis runs.
+    pub(super) fn push(&mut self, size: [usize; 3], along: &[Along]) {
+        let waves = |(along, frequencies): (&Along, &Vec<f64>)| {
+            let (start, side) = match *along {
+                Along::At(at) => (at, None),
+                Along::Frames(start) => (start, Some(0)),
+                Along::Rows(start) => (start, Some(1)),
+                Along::Columns(start) => (start, Some(2)),
+            };
+            let count = side.map_or(1, |side| size[side]);
+            let waves = (0..count).map(|i| Waves::at(start + i as f64, frequencies)).collect();
+            AxisWaves { side: side.unwrap_or(0), waves }
+        };
+        let axes = along.iter().zip(&self.frequencies).map(waves).collect();
+        self.grids.push(TokenGrid { size, axes });
+    }
+
+    /// Adds tokens of a text, one below the other.
+    pub(super) fn push_text(&mut self, tokens: usize, along: &[Along]) {
+        self.push([1, tokens, 1], along);
+    }
+
+    /// How many tokens there are.
+    pub(super) fn tokens(&self) -> usize {
+        self.grids.iter().map(|grid| grid.size.iter().product::<usize>()).sum()
+    }
+
+    /// The tables on a lane's device. They are sent there once.
+    pub(super) fn on(&self, lane: &Lane) -> Result<Rotation> {
+        let device = lane.device().id();
+        // Tables are put in whole, so what another thread left is good.
+        let mut on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, rotation)) = on.iter().find(|(id, _)| *id == device) {
+            return Ok(rotation.clone());
+        }
+        let table = |values: fn(&Waves) -> &[f32]| -> Result<Tensor> {
+            let grids = self.grids.iter().filter(|grid| !grid.size.contains(&0));
+            let grids = grids.map(|grid| grid.table(lane, values)).collect::<Result<Vec<_>>>()?;
+            Ok(Tensor::concat(&grids.iter().collect::<Vec<_>>(), 1)?)
+        };
+        let rotation = Rotation { cos: table(|waves| &waves.cos)?, sin: table(|waves| &waves.sin)? };
+        on.push((device, rotation.clone()));
+        Ok(rotation)
+    }
+
+    pub(super) fn show(&self, lane: &Lane, probe: &mut Probe<'_>) -> Result<()> {
+        let rotation = self.on(lane)?;
+        probe.show(format_args!("pe_embedder.cos"), &rotation.cos);
+        probe.show(format_args!("pe_embedder.sin"), &rotation.sin);
+        Ok(())
+    }
+}
+
+impl TokenGrid {
+    /// The cosines or sines of every token, `[1, tokens, head size / 2]`.
+    fn table(&self, lane: &Lane, values: fn(&Waves) -> &[f32]) -> Result<Tensor> {
+        let [frames, rows, columns] = self.size;
+        let axis = |AxisWaves { side, waves }: &AxisWaves| -> Result<Tensor> {
+            let all: Vec<f32> = waves.iter().flat_map(|waves| values(waves).iter().copied()).collect();
+            let pairs = all.len() / waves.len();
+            let mut shape = [1, 1, 1, pairs];
+            shape[*side] = waves.len();
+            Ok(lane.tensor_f32(shape, &all)?.broadcast([frames, rows, columns, pairs])?)
+        };
+        let parts = self.axes.iter().map(axis).collect::<Result<Vec<_>>>()?;
+        let table = Tensor::concat(&parts.iter().collect::<Vec<_>>(), 3)?;
+        let pairs = table.dim(3);
+        Ok(table.reshape([1, frames * rows * columns, pairs])?)
+    }
+}
+
+/// Cosines and sines of one position on one axis.
+struct Waves {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Waves {
+    fn at(position: f64, frequencies: &[f64]) -> Waves {
+        let (sin, cos) =
+            frequencies.iter().map(|f| (position * f).sin_cos()).map(|(s, c)| (s as f32, c as f32)).unzip();
+        Waves { cos, sin }
+    }
+}
+
+/// `theta^(-2 i / size)` for each pair of values of an axis.
+pub(super) fn frequencies(size: usize, theta: f64) -> Vec<f64> {
+    (0..size / 2).map(|i| 1.0 / theta.powf((2 * i) as f64 / size as f64)).collect()
+}

@@ -1,0 +1,243 @@
+//! From a conditioning on the host to what the model is given on the device.
+
+use sampling::{Latent, LatentShape};
+use tensor::{Lane, Tensor};
+
+use super::Wan;
+use super::prepared::{SteeringVideo, WanInputs};
+use crate::Result;
+use crate::conditioning::{Cond, Conditioned, Scene, VideoControl};
+use crate::diffusion::Diffusion;
+
+/// Channels of the mask beside a picture: one for each frame that a frame of the latent stands for.
+const MASK_CHANNELS: usize = 4;
+
+/// What a conditioning gives the model, on the device.
+pub(super) struct Given {
+    /// Of the latent's size; nothing reads its values.
+    latent: Tensor,
+    context: Tensor,
+    vision: Option<Tensor>,
+    concat: Option<Tensor>,
+    before: Option<Tensor>,
+    behind: Option<Tensor>,
+    camera: Option<Tensor>,
+    controls: Vec<(Tensor, f32)>,
+    times: Option<Vec<f32>>,
+}
+
+impl Given {
+    pub(super) fn new(
+        wan: &Wan,
+        lane: &Lane,
+        conditioned: &Conditioned<'_>,
+        scene: &Scene<'_>,
+    ) -> Result<Given> {
+        let (cond, spec) = (conditioned.cond, wan.latent());
+        let LatentShape { batch, channels, frames, .. } = scene.shape;
+        let [height, width] = conditioned
+            .window
+            .map_or([scene.shape.height, scene.shape.width], |window| [window[0], window[1]]);
+        let crop = |latent: Latent| match conditioned.window {
+            None => Ok(latent),
+            Some(window) => latent.cropped(window),
+        };
+        let concat = match beside(wan, cond, scene)? {
+            None => None,
+            Some(parts) => {
+                let parts = parts.into_iter().map(|part| video(lane, &crop(part)?));
+                let parts = parts.collect::<Result<Vec<_>>>()?;
+                Some(Tensor::concat(&parts.iter().collect::<Vec<_>>(), 1)?)
+            }
+        };
+        let steer = |control: &VideoControl| -> Result<(Tensor, f32)> {
+            let frames = video(lane, &crop(spec.to_model_by_groups(&control.frames)?)?)?;
+            let mask = video(lane, &crop(Latent::clone(&control.mask))?)?;
+            Ok((Tensor::concat(&[&frames, &mask], 1)?, control.strength))
+        };
+        let mut controls = cond.controls.iter().map(steer).collect::<Result<Vec<_>>>()?;
+        if let Some(control) = wan.config.control.filter(|_| controls.is_empty()) {
+            // Nothing to follow, everything to be made.
+            let empty = lane.full([1, 2 * channels, frames, height, width], 0.0)?;
+            let ones = lane.full([1, control.channels - 2 * channels, frames, height, width], 1.0)?;
+            controls.push((Tensor::concat(&[&empty, &ones], 1)?, 1.0));
+        }
+        let vision = match cond.vision.as_ref().filter(|_| wan.config.vision.is_some()) {
+            None => None,
+            Some(features) => {
+                let axes: [usize; 3] =
+                    features.axes("the features of a picture", "batch, tokens and width")?;
+                Some(lane.tensor(axes, &features.values)?)
+            }
+        };
+        let reference = cond.reference_latents.last().filter(|_| wan.config.reference_channels.is_some());
+        // Where something stands beside the latent or steers it, pictures behind it would have nothing of that.
+        let is_alone = wan.config.in_channels == channels && wan.config.control.is_none();
+        let behind = cond.frames_behind.as_ref().filter(|_| is_alone);
+        let camera = cond.camera.as_ref().filter(|_| wan.config.camera.is_some());
+        Ok(Given {
+            latent: lane.full([batch, channels, frames, height, width], 0.0)?,
+            context: cond.text_on(lane)?,
+            vision,
+            concat,
+            before: reference.map(|latent| first_frame(lane, &spec.to_model(latent)?)).transpose()?,
+            behind: behind.map(|latent| video(lane, &spec.to_model(latent)?)).transpose()?,
+            camera: camera.map(|way| video(lane, way)).transpose()?,
+            controls,
+            times: scene.mask.filter(|_| wan.times_frames()).map(times_of).transpose()?,
+        })
+    }
+
+    /// All of it as the model's inputs.
+    pub(super) fn inputs(&self) -> WanInputs<'_> {
+        let steer = |(frames, strength): &(Tensor, f32)| SteeringVideo {
+            frames: frames.clone(),
+            strength: *strength,
+        };
+        WanInputs {
+            times: self.times.clone(),
+            vision: self.vision.as_ref(),
+            concat: self.concat.clone(),
+            before: self.before.clone(),
+            behind: self.behind.clone(),
+            camera: self.camera.clone(),
+            controls: self.controls.iter().map(steer).collect(),
+            ..WanInputs::new(&self.latent, 0.0, &self.context)
+        }
+    }
+}
+
+/// A latent video on the device; a picture is one of one frame.
+fn video(lane: &Lane, latent: &Latent) -> Result<Tensor> {
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
+    Ok(lane.tensor([batch, channels, frames, height, width], latent.values())?)
+}
+
+/// The first frame of a latent, `[batch, channels, height, width]`.
+fn first_frame(lane: &Lane, latent: &Latent) -> Result<Tensor> {
+    let frames = video(lane, latent)?;
+    let (batch, channels, height, width) = (frames.dim(0), frames.dim(1), frames.dim(3), frames.dim(4));
+    Ok(frames.slice(2, 0, 1)?.reshape([batch, channels, height, width])?)
+}
+
+/// How much of each frame is made new: the mean of its mask, for each item.
+fn times_of(mask: &Latent) -> Result<Vec<f32>> {
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(mask)?;
+    let plane = height * width;
+    let mut times = Vec::with_capacity(batch * frames);
+    for (item, frame) in (0..batch).flat_map(|item| (0..frames).map(move |frame| (item, frame))) {
+        let planes = (0..channels).map(|channel| ((item * channels + channel) * frames + frame) * plane);
+        let sum: f64 = planes
+            .flat_map(|start| &mask.values()[start..start + plane])
+            .map(|value| f64::from(*value))
+            .sum();
+        times.push((sum / (channels * plane) as f64) as f32);
+    }
+    Ok(times)
+}
+
+/// What stands beside the latent of a model that has more channels than it gives back, in their order: pictures in the
+/// model's scale, and among them a mask that is one where they are given.
+fn beside(wan: &Wan, cond: &Cond, scene: &Scene<'_>) -> Result<Option<Vec<Latent>>> {
+    let extra = wan.config.in_channels - wan.config.channels;
+    if extra == 0 {
+        return Ok(None);
+    }
+    let LatentShape { batch, frames, height, width, .. } = scene.shape;
+    let Some(given) = &cond.concat_latent else {
+        return Ok(Some(vec![Latent::zeros(&[batch, extra, frames, height, width])]));
+    };
+    let spec = wan.latent();
+    let picture = spec.to_model_by_groups(&given.resized_and_centred(height, width)?)?.with_items(batch)?;
+    let channels = LatentShape::of(&picture)?.channels;
+    let looks_at_pictures = wan.config.vision.is_some() && extra == spec.channels + MASK_CHANNELS;
+    let has_mask =
+        extra == channels + MASK_CHANNELS || ((looks_at_pictures || wan.times_frames()) && extra != channels);
+    if !has_mask {
+        return Ok(Some(vec![picture]));
+    }
+    let picture = first_channels(&picture, extra.saturating_sub(MASK_CHANNELS))?;
+    let mask = match cond.concat_mask.as_deref().or(scene.mask) {
+        None => Latent::zeros(&[batch, MASK_CHANNELS, frames, height, width]),
+        Some(mask) => given_where(mask, scene)?,
+    };
+    let at = cond.concat_mask_at;
+    let kept = LatentShape::of(&picture)?.channels;
+    if at == 0 || at >= kept {
+        return Ok(Some(if at == 0 { vec![mask, picture] } else { vec![picture, mask] }));
+    }
+    Ok(Some(vec![first_channels(&picture, at)?, mask, channels_from(&picture, at)?]))
+}
+
+/// A mask of what is made new as one of what is given: four channels, of the latent's size, zero in frames that it lacks.
+fn given_where(mask: &Latent, scene: &Scene<'_>) -> Result<Latent> {
+    let LatentShape { batch, frames, height, width, .. } = scene.shape;
+    let shape = LatentShape::of(mask)?;
+    let channels = if shape.channels == MASK_CHANNELS { MASK_CHANNELS } else { 1 };
+    let volume = shape.frames * shape.plane();
+    let mut kept = Latent::zeros(&[shape.batch, channels, shape.frames, shape.height, shape.width]);
+    for (at, value) in kept.values_mut().iter_mut().enumerate() {
+        let (item, channel, place) = (at / (channels * volume), at / volume % channels, at % volume);
+        let of = |channel: usize| mask.values()[(item * shape.channels + channel) * volume + place];
+        let made = if channels == MASK_CHANNELS {
+            of(channel)
+        } else {
+            (0..shape.channels).map(of).sum::<f32>() / shape.channels as f32
+        };
+        *value = 1.0 - made;
+    }
+    let kept = kept.resized_and_centred(height, width)?.with_items(batch)?;
+    let (have, plane) = (shape.frames.min(frames), height * width);
+    let mut values = Vec::with_capacity(batch * MASK_CHANNELS * frames * plane);
+    for (item, channel) in (0..batch).flat_map(|item| (0..MASK_CHANNELS).map(move |channel| (item, channel)))
+    {
+        let start = (item * channels + channel % channels) * shape.frames * plane;
+        values.extend_from_slice(&kept.values()[start..start + have * plane]);
+        values.resize(values.len() + (frames - have) * plane, 0.0);
+    }
+    Ok(Latent::new(vec![batch, MASK_CHANNELS, frames, height, width], values)?)
+}
+
+fn first_channels(latent: &Latent, count: usize) -> Result<Latent> {
+    some_channels(latent, 0, count.min(LatentShape::of(latent)?.channels))
+}
+
+fn channels_from(latent: &Latent, start: usize) -> Result<Latent> {
+    some_channels(latent, start, LatentShape::of(latent)?.channels - start)
+}
+
+fn some_channels(latent: &Latent, start: usize, count: usize) -> Result<Latent> {
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
+    let volume = frames * height * width;
+    let items =
+        (0..batch).map(|item| &latent.values()[(item * channels + start) * volume..][..count * volume]);
+    Ok(Latent::new(vec![batch, count, frames, height, width], items.flatten().copied().collect())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scene(frames: usize) -> Scene<'static> {
+        Scene::empty(LatentShape { batch: 1, channels: 16, frames, height: 1, width: 2 })
+    }
+
+    #[test]
+    fn masks_say_what_is_given() {
+        // One frame is given of two that the mask has, of three of the video.
+        let mask = Latent::new(vec![1, 1, 2, 1, 2], vec![0.0, 0.0, 1.0, 1.0]).unwrap();
+        let kept = given_where(&mask, &scene(3)).unwrap();
+        assert_eq!(kept.shape(), [1, 4, 3, 1, 2]);
+        assert_eq!(kept.values(), [1.0, 1.0, 0.0, 0.0, 0.0, 0.0].repeat(4));
+        let four = Latent::new(vec![1, 4, 1, 1, 2], vec![0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).unwrap();
+        assert_eq!(given_where(&four, &scene(1)).unwrap().values(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn times_are_means_of_masks() {
+        let mask = Latent::new(vec![1, 2, 2, 1, 2], vec![0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]).unwrap();
+        assert_eq!(times_of(&mask).unwrap(), [0.0, 0.75]);
+        let picture = Latent::zeros(&[1, 4, 1, 2]);
+        assert_eq!(some_channels(&picture, 1, 2).unwrap().shape(), [1, 2, 1, 1, 2]);
+    }
+}
