@@ -2,14 +2,14 @@
 
 use graph::Failure;
 
-use crate::host::{Host, Room, Values};
-use crate::value::{Image, Mask};
+use nodes::value::{Image, Mask};
+use runtime::host::{Host, Room, Values};
 
 /// More values than any test needs; what asks for more is refused before memory is.
 const MAX_VALUES: usize = 1 << 28;
 
 /// A four-dimensional array that is read.
-pub(super) struct Operand<'a> {
+pub(crate) struct Operand<'a> {
     shape: [usize; 4],
     values: &'a Values,
 }
@@ -27,7 +27,7 @@ impl<'a> From<&'a Mask> for Operand<'a> {
 }
 
 /// Joins two arrays value by value. An axis of length 1 is repeated; other lengths must be equal.
-pub(super) fn join<'a>(
+pub(crate) fn join<'a>(
     a: impl Into<Operand<'a>>,
     b: impl Into<Operand<'a>>,
     f: impl Fn(f32, f32) -> f32,
@@ -80,7 +80,7 @@ fn joined_shape(a: [usize; 4], b: [usize; 4]) -> Result<[usize; 4], Failure> {
 }
 
 /// The mean of pictures of one size.
-pub(super) fn mean(images: &[&Image]) -> Result<Image, Failure> {
+pub(crate) fn mean(images: &[&Image]) -> Result<Image, Failure> {
     let Some((first, rest)) = images.split_first() else {
         return Err(Failure::value("there is no picture to average; link at least one"));
     };
@@ -100,18 +100,19 @@ pub(super) fn mean(images: &[&Image]) -> Result<Image, Failure> {
 }
 
 /// A picture with every value multiplied.
-pub(super) fn scaled(image: &Image, factor: f64) -> Result<Image, Failure> {
+pub(crate) fn scaled(image: &Image, factor: f64) -> Result<Image, Failure> {
     let factor = factor as f32;
-    Ok(image.map(|value| value * factor)?)
+    let values = image.values.iter().map(|value| value * factor);
+    Ok(Image::collect(image.host(), image.shape(), values)?)
 }
 
 /// Pictures of one value.
-pub(super) fn constant(host: &Host, size: [usize; 3], value: f32) -> Result<Image, Failure> {
+pub(crate) fn constant(host: &Host, size: [usize; 3], value: f32) -> Result<Image, Failure> {
     filled(host, size, || value)
 }
 
 /// Pictures whose values come one by one.
-pub(super) fn filled(
+pub(crate) fn filled(
     host: &Host,
     [batch, height, width]: [usize; 3],
     value: impl FnMut() -> f32,
@@ -121,13 +122,13 @@ pub(super) fn filled(
 }
 
 /// Masks of one value.
-pub(super) fn constant_mask(host: &Host, size: [usize; 3], value: f32) -> Result<Mask, Failure> {
+pub(crate) fn constant_mask(host: &Host, size: [usize; 3], value: f32) -> Result<Mask, Failure> {
     let [batch, height, width] = size;
     Ok(Mask::of(size, room(host, [batch, height, width, 1])?.filled(value)?))
 }
 
 /// The picture of 512 by 512 that many test nodes give. It is small, so nobody counts it.
-pub(super) fn square(value: f32) -> Result<Image, Failure> {
+pub(crate) fn square(value: f32) -> Result<Image, Failure> {
     constant(&Host::with_budget(1 << 30), [1, 512, 512], value)
 }
 

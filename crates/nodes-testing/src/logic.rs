@@ -8,10 +8,10 @@ use graph::{
 };
 
 use super::{schema, variants};
-use crate::value::{Image, Mask};
+use nodes::value::{Image, Mask};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue) {
+pub(crate) fn add(catalogue: &mut Catalogue) {
     catalogue.add(IntConditions);
     catalogue.add(IntMath);
     catalogue.add(ToBool);

@@ -8,12 +8,12 @@ use graph::{
 
 use super::arithmetic::{join, scaled, square};
 use super::{schema, variants};
-use crate::value::Image;
+use nodes::value::Image;
 
 const CATEGORY: &str = "Testing/Nodes";
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue) {
+pub(crate) fn add(catalogue: &mut Catalogue) {
     catalogue.add(ChecksConstants);
     catalogue.add(ChecksLinkTypes);
     catalogue.add(ChecksVariants);

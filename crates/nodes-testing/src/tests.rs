@@ -8,8 +8,8 @@ use graph::{
     PromptNode, RunEnd, RunEvent, RunReport, RunRequest, Schema, Value, map, validate,
 };
 
-use crate::host::Host;
-use crate::value::{Image, Mask};
+use nodes::value::{Image, Mask};
+use runtime::host::Host;
 
 /// Keeps the pictures that reach it: the tests' output node.
 struct Keep {

@@ -3,12 +3,12 @@
 use graph::{Given, Schema, Validates, Verdict};
 
 /// What a class with the stricter check asks of validation.
-pub(super) fn validates() -> Validates {
+pub(crate) fn validates() -> Validates {
     Validates { types: true, ..Validates::default() }
 }
 
 /// Judges the types behind the links of a class.
-pub(super) fn judge(schema: &Schema, given: &Given<'_>) -> Verdict {
+pub(crate) fn judge(schema: &Schema, given: &Given<'_>) -> Verdict {
     for (name, source) in given.types {
         let Some(input) = schema.find(name) else { continue };
         let target = input.type_name();

@@ -16,7 +16,7 @@ const CATEGORY: &str = "_for_testing/async";
 const TICK: Duration = Duration::from_millis(10);
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue) {
+pub(crate) fn add(catalogue: &mut Catalogue) {
     catalogue.add(Sleep);
     catalogue.add(ParallelSleep);
     catalogue.add(DynamicSleep);

@@ -6,12 +6,12 @@ use graph::{Call, Catalogue, Failure, Input, Literal, NodeClass, Outcome, Schema
 
 use super::arithmetic::{join, mean, scaled};
 use super::schema;
-use crate::value::{Image, Mask};
+use nodes::value::{Image, Mask};
 
 const CATEGORY: &str = "Testing/Nodes";
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue) {
+pub(crate) fn add(catalogue: &mut Catalogue) {
     catalogue.add(LazyMix);
     catalogue.add(VariadicAverage);
     catalogue.add(IsChanged);

@@ -6,12 +6,12 @@ use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema};
 
 use super::arithmetic::{constant, constant_mask, filled};
 use super::schema;
-use crate::host::Host;
+use runtime::host::Host;
 
 const CATEGORY: &str = "Testing/Stub Nodes";
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, host: &Host) {
+pub(crate) fn add(catalogue: &mut Catalogue, host: &Host) {
     catalogue.add(StubImage(host.clone()));
     catalogue.add(StubConstantImage(host.clone()));
     catalogue.add(StubMask(host.clone()));

@@ -21,7 +21,7 @@ const CATEGORY: &str = "Testing/Flow";
 const VALUES: usize = 5;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue) {
+pub(crate) fn add(catalogue: &mut Catalogue) {
     catalogue.add(WhileOpen);
     catalogue.add(WhileClose);
     catalogue.add(ForOpen);
