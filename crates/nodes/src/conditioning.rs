@@ -5,29 +5,28 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Input, Outcome, Schema, Value};
 use sampling::{Latent, resize_mask};
 
-use crate::host::Values;
-use crate::sampling_nodes::planes::mask_planes;
-use crate::studio::{Vae, class};
-use crate::value::{Area, Array, Conditioning, Entry, Image, LatentImage, Mask};
-use crate::{Error, Result, Studio, vae};
+use crate::class::class;
+use crate::value::{Area, Array, Cond, Conditioning, Entry, Image, LatentImage, Mask};
+use crate::{Error, Result, Runtime, vae};
+use runtime::Vae;
+use runtime::host::Values;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    let studio = || Arc::clone(studio);
-    catalogue.add(ConditioningCombine(studio()));
-    catalogue.add(ConditioningSetDefaultCombine(studio()));
-    catalogue.add(ConditioningAverage(studio()));
-    catalogue.add(ConditioningConcat(studio()));
-    catalogue.add(ConditioningSetArea(studio()));
-    catalogue.add(ConditioningSetAreaPercentage(studio()));
-    catalogue.add(ConditioningSetAreaStrength(studio()));
-    catalogue.add(ConditioningSetMask(studio()));
-    catalogue.add(ConditioningZeroOut(studio()));
-    catalogue.add(ConditioningSetTimestepRange(studio()));
-    catalogue.add(InpaintModelConditioning(studio()));
-    catalogue.add(InstructPixToPixConditioning(studio()));
-    catalogue.add(ReferenceLatent(studio()));
-    catalogue.add(FluxKontextMultiReferenceLatentMethod(studio()));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    let runtime = || Arc::clone(runtime);
+    catalogue.add(ConditioningCombine(runtime()));
+    catalogue.add(ConditioningSetDefaultCombine(runtime()));
+    catalogue.add(ConditioningAverage(runtime()));
+    catalogue.add(ConditioningConcat(runtime()));
+    catalogue.add(ConditioningSetArea(runtime()));
+    catalogue.add(ConditioningSetAreaPercentage(runtime()));
+    catalogue.add(ConditioningSetAreaStrength(runtime()));
+    catalogue.add(ConditioningSetMask(runtime()));
+    catalogue.add(ConditioningZeroOut(runtime()));
+    catalogue.add(ConditioningSetTimestepRange(runtime()));
+    catalogue.add(InpaintModelConditioning(runtime()));
+    catalogue.add(InstructPixToPixConditioning(runtime()));
+    catalogue.add(ReferenceLatent(runtime()));
 }
 
 /// The longest side of a picture.
@@ -43,6 +42,17 @@ pub(crate) fn changed(
 ) -> Result<Conditioning, Failure> {
     let mut conditioning = Conditioning::clone(&*call.object::<Conditioning>(input)?);
     conditioning.entries.iter_mut().for_each(change);
+    Ok(conditioning)
+}
+
+/// The same for a change that may not be possible.
+pub(crate) fn changed_or_failed(
+    call: &Call,
+    input: &str,
+    change: impl FnMut(&mut Entry) -> Result<(), Failure>,
+) -> Result<Conditioning, Failure> {
+    let mut conditioning = Conditioning::clone(&*call.object::<Conditioning>(input)?);
+    conditioning.entries.iter_mut().try_for_each(change)?;
     Ok(conditioning)
 }
 
@@ -64,7 +74,7 @@ class! {
         .input(Input::socket("conditioning_2", "CONDITIONING"))
         .title("Conditioning (Combine)")
         .output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let mut entries = call.object::<Conditioning>("conditioning_1")?.entries.clone();
         entries.extend(call.object::<Conditioning>("conditioning_2")?.entries.iter().cloned());
         Ok(Outcome::object(Conditioning { entries }))
@@ -84,7 +94,7 @@ class! {
             .output("CONDITIONING")
             .module("comfy_extras.nodes_hooks")
     };
-    |studio, call| {
+    |runtime, call| {
         if call.inputs.first("hooks").is_some_and(|hooks| !hooks.is_none()) {
             return Err(Failure::value("hooks cannot be used yet; unlink the input \"hooks\""));
         }
@@ -102,12 +112,13 @@ class! {
         .input(Input::socket("conditioning_from", "CONDITIONING"))
         .input(Input::float("conditioning_to_strength", 1.0, 0.0, 1.0, 0.01))
         .output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let from = only_entry(call, "conditioning_from")?;
         let strength = call.float("conditioning_to_strength")?;
         let averaged = changed(call, "conditioning_to", |entry| {
-            entry.tokens = Arc::new(mix(&entry.tokens, &from.tokens, strength));
-            entry.pooled = match (&entry.pooled, &from.pooled) {
+            let (cond, from) = (&mut entry.cond, &from.cond);
+            cond.text = Arc::new(mix(&cond.text, &from.text, strength));
+            cond.pooled = match (&cond.pooled, &from.pooled) {
                 (Some(to), Some(from)) => Some(Arc::new(mix(to, from, strength))),
                 (None, from) => from.clone(),
                 (to, None) => to.clone(),
@@ -133,18 +144,29 @@ class! {
         .input(Input::socket("conditioning_from", "CONDITIONING"))
         .title("Conditioning (Concat)")
         .output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let from = only_entry(call, "conditioning_from")?;
         let mut joined = Conditioning::clone(&*call.object::<Conditioning>("conditioning_to")?);
         for entry in &mut joined.entries {
-            entry.tokens = Arc::new(after(&entry.tokens, &from.tokens)?);
+            entry.cond.attention_mask = masks_joined(&entry.cond, &from.cond);
+            entry.cond.text = Arc::new(after(&entry.cond.text, &from.cond.text)?);
         }
         Ok(Outcome::object(joined))
     }
 }
 
+/// Which tokens count of one text after another; all do of a text that does not say.
+fn masks_joined(first: &Cond, second: &Cond) -> Option<Arc<Vec<bool>>> {
+    if first.attention_mask.is_none() && second.attention_mask.is_none() {
+        return None;
+    }
+    let mask =
+        |cond: &Cond| cond.attention_mask.as_deref().cloned().unwrap_or_else(|| vec![true; cond.tokens()]);
+    Some(Arc::new([mask(first), mask(second)].concat()))
+}
+
 /// Tokens of one array after those of another.
-fn after(first: &Array, second: &Array) -> Result<Array, Failure> {
+pub(crate) fn after(first: &Array, second: &Array) -> Result<Array, Failure> {
     let ([batch, a, width], [other_batch, b, other_width]) = (axes(first)?, axes(second)?);
     if (batch, width) != (other_batch, other_width) {
         return Err(Failure::value(format!(
@@ -178,7 +200,7 @@ class! {
             .title("Conditioning (Set Area)")
             .output("CONDITIONING")
     };
-    |studio, call| {
+    |runtime, call| {
         let value = |name: &str| call.size(name).map(|pixels| pixels / PIXELS);
         let area = Area::Values([value("height")?, value("width")?, value("y")?, value("x")?]);
         with_area(call, area)
@@ -200,7 +222,7 @@ class! {
             .title("Conditioning (Set Area with Percentage)")
             .output("CONDITIONING")
     };
-    |studio, call| {
+    |runtime, call| {
         let share = |name: &str| call.float(name);
         with_area(call, Area::Shares([share("height")?, share("width")?, share("y")?, share("x")?]))
     }
@@ -227,7 +249,7 @@ class! {
         .input(Input::socket("conditioning", "CONDITIONING"))
         .input(strength_input())
         .output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let strength = call.float("strength")? as f32;
         Ok(Outcome::object(changed(call, "conditioning", |entry| entry.strength = strength)?))
     }
@@ -243,7 +265,7 @@ class! {
         .input(Input::choice("set_cond_area", ["default", "mask bounds"]))
         .title("Conditioning (Set Mask)")
         .output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let mask = call.object::<Mask>("mask")?;
         let strength = call.float("strength")? as f32;
         let sets_area = call.text("set_cond_area")? != "default";
@@ -260,13 +282,13 @@ class! {
     /// A conditioning that tells nothing.
     ConditioningZeroOut in "advanced/conditioning";
     |schema| schema.input(Input::socket("conditioning", "CONDITIONING")).output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let zeros = |array: &Array| {
             Arc::new(Array { shape: array.shape.clone(), values: vec![0.0; array.values.len()] })
         };
         let emptied = changed(call, "conditioning", |entry| {
-            entry.tokens = zeros(&entry.tokens);
-            entry.pooled = entry.pooled.as_deref().map(zeros);
+            entry.cond.text = zeros(&entry.cond.text);
+            entry.cond.pooled = entry.cond.pooled.as_deref().map(zeros);
         })?;
         Ok(Outcome::object(emptied))
     }
@@ -280,7 +302,7 @@ class! {
         .input(Input::float("start", 0.0, 0.0, 1.0, 0.001))
         .input(Input::float("end", 1.0, 0.0, 1.0, 0.001))
         .output("CONDITIONING");
-    |studio, call| {
+    |runtime, call| {
         let (start, end) = (call.float("start")?, call.float("end")?);
         let limited = changed(call, "conditioning", |entry| {
             entry.start_percent = start;
@@ -291,7 +313,7 @@ class! {
 }
 
 /// The outputs of nodes that give two conditionings and a latent.
-fn three_outputs(schema: Schema) -> Schema {
+pub(crate) fn three_outputs(schema: Schema) -> Schema {
     schema
         .named_output("CONDITIONING", "positive")
         .named_output("CONDITIONING", "negative")
@@ -311,22 +333,25 @@ class! {
             .input(Input::boolean("noise_mask", true));
         three_outputs(schema)
     };
-    |studio, call| {
+    |runtime, call| {
         let autoencoder = call.object::<Vae>("vae")?;
         let pixels = call.object::<Image>("pixels")?;
         let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
         let (emptied, mask) = without_masked(&pixels, &mask, PIXELS)?;
-        let concat = vae::encode(studio, call, &autoencoder, &emptied)?;
-        let whole = vae::encode(studio, call, &autoencoder, &pixels)?;
-        let mask = Arc::new(mask);
+        let concat = vae::encode(runtime, call, &autoencoder, &emptied)?;
+        let whole = vae::encode(runtime, call, &autoencoder, &pixels)?;
+        let shape = [mask.batch, 1, mask.height, mask.width];
+        let room = runtime.host.room(&shape)?;
+        let concat_mask = Latent::new(shape.to_vec(), mask.values.to_vec()).map_err(Error::from)?;
+        let concat_mask = room.latent(concat_mask);
         let with = |input: &str| {
             changed(call, input, |entry| {
-                entry.concat_latent = Some(concat.shared());
-                entry.held.push(concat.clone());
-                entry.concat_mask = Some(Arc::clone(&mask));
+                entry.cond.concat_latent = Some(concat.shared());
+                entry.cond.concat_mask = Some(concat_mask.shared());
+                entry.held.extend([concat.clone(), concat_mask.clone()]);
             })
         };
-        let noise_mask = call.boolean("noise_mask")?.then(|| Mask::clone(&mask));
+        let noise_mask = call.boolean("noise_mask")?.then_some(mask);
         let latent = LatentImage { noise_mask, ..LatentImage::new(whole) };
         Ok(Outcome::values([
             Value::object(with("positive")?),
@@ -338,7 +363,7 @@ class! {
 
 /// A mask brought to the size of a picture.
 pub(crate) fn resized(mask: &Mask, height: usize, width: usize) -> Result<Mask, Failure> {
-    let planes = resize_mask(&mask_planes(mask)?, &[mask.batch, 1, height, width]).map_err(Error::from)?;
+    let planes = resize_mask(&mask.planes()?, &[mask.batch, 1, height, width]).map_err(Error::from)?;
     Ok(Mask::of([mask.batch, height, width], Values::new(mask.host(), planes.into_values())?))
 }
 
@@ -379,16 +404,16 @@ class! {
             .input(Input::socket("pixels", "IMAGE"));
         three_outputs(schema).module("comfy_extras.nodes_ip2p")
     };
-    |studio, call| {
+    |runtime, call| {
         let autoencoder = call.object::<Vae>("vae")?;
-        let concat = vae::encode(studio, call, &autoencoder, &*call.object::<Image>("pixels")?)?;
+        let concat = vae::encode(runtime, call, &autoencoder, &*call.object::<Image>("pixels")?)?;
         let with = |input: &str| {
             changed(call, input, |entry| {
-                entry.concat_latent = Some(concat.shared());
+                entry.cond.concat_latent = Some(concat.shared());
                 entry.held.push(concat.clone());
             })
         };
-        let room = studio.host.room(concat.shape())?;
+        let room = runtime.host.room(concat.shape())?;
         Ok(Outcome::values([
             Value::object(with("positive")?),
             Value::object(with("negative")?),
@@ -405,45 +430,20 @@ class! {
         .input(Input::socket("latent", "LATENT").optional())
         .output("CONDITIONING")
         .module("comfy_extras.nodes_edit_model");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object_if_given::<LatentImage>("latent")?;
         let seeing = changed(call, "conditioning", |entry| {
-            entry.reference_latents.extend(latent.iter().map(|latent| latent.samples.shared()));
+            entry.cond.reference_latents.extend(latent.iter().map(|latent| latent.samples.shared()));
             entry.held.extend(latent.iter().map(|latent| latent.samples.clone()));
         })?;
         Ok(Outcome::object(seeing))
     }
 }
 
-class! {
-    /// Where reference latents stand.
-    FluxKontextMultiReferenceLatentMethod in "advanced/conditioning/flux";
-    |schema| Schema {
-        is_experimental: true,
-        ..schema
-            .input(Input::socket("conditioning", "CONDITIONING"))
-            .input(Input::choice(
-                "reference_latents_method",
-                ["offset", "index", "uxo/uno", "index_timestep_zero"],
-            ))
-            .output("CONDITIONING")
-            .title("Edit Model Reference Method")
-            .module("comfy_extras.nodes_flux")
-    };
-    |studio, call| {
-        let method = match call.text("reference_latents_method")? {
-            uxo if uxo.contains("uxo") || uxo.contains("uso") => "uxo",
-            other => other,
-        };
-        let placed = changed(call, "conditioning", |entry| entry.reference_method = Some(method.to_owned()))?;
-        Ok(Outcome::object(placed))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
+    use runtime::host::Host;
 
     fn array(shape: [usize; 3], first: f32) -> Array {
         let count: usize = shape.iter().product();

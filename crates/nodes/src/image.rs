@@ -6,6 +6,7 @@ mod canny;
 mod composite;
 mod filters;
 mod load;
+mod morphology;
 mod porter_duff;
 mod resample;
 mod scale;
@@ -14,27 +15,29 @@ use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, GrowingNames, Input, Kind, Object};
 
-use crate::Studio;
+use crate::Runtime;
 
 pub(crate) use composite::{Patch, composite};
 pub(crate) use load::{file_fingerprint, file_verdict};
 pub(crate) use resample::{
-    CROPS, LATENT_METHODS, Method, Target, scale_image_as_pillow, scale_latent, scale_mask,
+    CROPS, LATENT_METHODS, Method, Target, scale_image, scale_image_as_pillow, scale_image_smoothly,
+    scale_latent, scale_mask,
 };
 
 /// The longest side that widgets offer.
 pub(crate) const MAX_RESOLUTION: u64 = 16_384;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    load::add(catalogue, studio);
-    scale::add(catalogue, studio);
-    batch::add(catalogue, studio);
-    arrange::add(catalogue, studio);
-    filters::add(catalogue, studio);
-    canny::add(catalogue, studio);
-    composite::add(catalogue, studio);
-    porter_duff::add(catalogue, studio);
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    load::add(catalogue, runtime);
+    scale::add(catalogue, runtime);
+    batch::add(catalogue, runtime);
+    arrange::add(catalogue, runtime);
+    filters::add(catalogue, runtime);
+    morphology::add(catalogue, runtime);
+    canny::add(catalogue, runtime);
+    composite::add(catalogue, runtime);
+    porter_duff::add(catalogue, runtime);
 }
 
 /// A number of pixels, up to the longest side that there is.

@@ -7,23 +7,25 @@ mod empty;
 mod files;
 mod transform;
 
+pub(crate) use empty::{EmptyLatent, sized};
+
 use std::sync::Arc;
 
 use graph::Catalogue;
 use sampling::Latent;
 
-use crate::host::Samples;
 use crate::image::{Method, Target, scale_latent};
 use crate::value::LatentImage;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::host::Samples;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    empty::add(catalogue, studio);
-    transform::add(catalogue, studio);
-    batch::add(catalogue, studio);
-    arithmetic::add(catalogue, studio);
-    files::add(catalogue, studio);
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    empty::add(catalogue, runtime);
+    transform::add(catalogue, runtime);
+    batch::add(catalogue, runtime);
+    arithmetic::add(catalogue, runtime);
+    files::add(catalogue, runtime);
 }
 
 impl LatentImage {

@@ -1,28 +1,33 @@
 //! ComfyUI's node classes, one file per category.
 //!
 //! A class is one small struct that declares its inputs in order and runs. What the nodes share is the
-//! [`Studio`]: folders, devices and loaded models. Values that travel along links are in [`value`].
+//! [`Runtime`]: folders, devices and loaded models. Values that travel along links are in [`value`].
 #![forbid(unsafe_code)]
 
-pub mod folders;
-pub mod host;
 pub mod picture;
-pub mod studio;
 pub mod value;
 
+mod class;
+mod clip_vision;
 mod conditioning;
-mod error;
+mod control;
+mod families;
+mod guidance;
 mod image;
 mod latent;
 mod loaders;
 mod lora;
 mod mask;
+mod merging;
+mod model_patches;
+mod packs;
 mod primitive;
 mod sampling_nodes;
 mod saving;
-mod testing;
 mod text;
+mod upscale;
 mod vae;
+mod video;
 mod vision;
 mod wanted;
 
@@ -30,30 +35,33 @@ use std::sync::Arc;
 
 use graph::Catalogue;
 
-pub use error::{Error, Result};
-pub use folders::Folders;
-pub use studio::Studio;
+use runtime::Runtime;
+
+pub(crate) use runtime::{Error, Result};
 
 /// Every class that users see.
 #[must_use]
-pub fn catalogue(studio: &Arc<Studio>) -> Catalogue {
+pub fn catalogue(runtime: &Arc<Runtime>) -> Catalogue {
     let mut catalogue = Catalogue::default();
-    loaders::add(&mut catalogue, studio);
-    text::add(&mut catalogue, studio);
-    conditioning::add(&mut catalogue, studio);
-    latent::add(&mut catalogue, studio);
-    sampling_nodes::add(&mut catalogue, studio);
-    vae::add(&mut catalogue, studio);
-    lora::add(&mut catalogue, studio);
-    image::add(&mut catalogue, studio);
-    saving::add(&mut catalogue, studio);
-    mask::add(&mut catalogue, studio);
-    primitive::add(&mut catalogue, studio);
-    vision::add(&mut catalogue, studio);
+    catalogue.explain_absent(packs::instead);
+    loaders::add(&mut catalogue, runtime);
+    text::add(&mut catalogue, runtime);
+    conditioning::add(&mut catalogue, runtime);
+    control::add(&mut catalogue, runtime);
+    latent::add(&mut catalogue, runtime);
+    sampling_nodes::add(&mut catalogue, runtime);
+    guidance::add(&mut catalogue, runtime);
+    vae::add(&mut catalogue, runtime);
+    upscale::add(&mut catalogue, runtime);
+    lora::add(&mut catalogue, runtime);
+    merging::add(&mut catalogue, runtime);
+    image::add(&mut catalogue, runtime);
+    saving::add(&mut catalogue, runtime);
+    mask::add(&mut catalogue, runtime);
+    primitive::add(&mut catalogue, runtime);
+    vision::add(&mut catalogue, runtime);
+    clip_vision::add(&mut catalogue, runtime);
+    video::add(&mut catalogue, runtime);
+    families::add(&mut catalogue, runtime);
     catalogue
-}
-
-/// Adds the classes that ComfyUI's own tests use. They are off unless asked for.
-pub fn add_testing_classes(catalogue: &mut Catalogue, studio: &Studio) {
-    testing::add(catalogue, &studio.host);
 }

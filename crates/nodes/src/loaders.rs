@@ -9,8 +9,12 @@
 
 mod advanced;
 mod checkpoints;
+mod clip_vision;
+mod control;
+mod model_patches;
 mod placing;
 mod text_encoders;
+mod upscale;
 mod variants;
 mod vision;
 
@@ -21,15 +25,19 @@ use checkpoint::Checkpoint;
 use graph::{Call, Catalogue, Failure, Input, Value};
 use models::{Detected, detect};
 
-use crate::studio::{Placing, Source};
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
+use runtime::{Placing, Source};
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    checkpoints::add(catalogue, studio);
-    text_encoders::add(catalogue, studio);
-    advanced::add(catalogue, studio);
-    vision::add(catalogue, studio);
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    checkpoints::add(catalogue, runtime);
+    text_encoders::add(catalogue, runtime);
+    advanced::add(catalogue, runtime);
+    upscale::add(catalogue, runtime);
+    vision::add(catalogue, runtime);
+    clip_vision::add(catalogue, runtime);
+    control::add(catalogue, runtime);
+    model_patches::add(catalogue, runtime);
 }
 
 /// What a loader is for; it decides what its variants' device input is called and what they default to.
@@ -83,7 +91,7 @@ trait Loader: Send + Sync + 'static {
     }
 
     /// Its inputs, without any for devices.
-    fn inputs(&self, studio: &Studio) -> Vec<Input>;
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input>;
 
     /// The types of its outputs.
     fn outputs(&self) -> &'static [&'static str];
@@ -94,7 +102,7 @@ trait Loader: Send + Sync + 'static {
     }
 
     /// Loads as the inputs say, and puts it where it is told.
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure>;
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure>;
 }
 
 /// A file and what it is.
@@ -104,49 +112,49 @@ struct Found {
 }
 
 impl Found {
-    fn open(studio: &Studio, path: &Path) -> Result<Found> {
-        let file = studio.open_file(path)?;
+    fn open(runtime: &Runtime, path: &Path) -> Result<Found> {
+        let file = runtime.open_file(path)?;
         let detected = detect(&file);
         Ok(Found { file, detected })
     }
 
     /// The file of an input's name, in the first of these folders that has it.
-    fn named(studio: &Studio, call: &Call, input: &str, folders: &[&str]) -> Result<Found, Failure> {
+    fn named(runtime: &Runtime, call: &Call, input: &str, folders: &[&str]) -> Result<Found, Failure> {
         let name = call.text(input)?;
-        Ok(Found::open(studio, &path_of(studio, name, folders)?)?)
+        Ok(Found::open(runtime, &path_of(runtime, name, folders)?)?)
     }
 
     /// The diffusion model in it, registered.
-    fn model(&self, studio: &Studio, cast: Option<meta::DType>, placing: &Placing) -> Result<Value> {
+    fn model(&self, runtime: &Runtime, cast: Option<meta::DType>, placing: &Placing) -> Result<Value> {
         let source = Source::diffusion(&self.file, &self.detected, cast, placing.clone())?;
-        studio.register(&source)?;
-        Ok(Value::object(crate::studio::Model::new(source)?))
+        runtime.register(&source)?;
+        Ok(Value::object(runtime::Model::new(source)?))
     }
 
     /// The autoencoder in it, registered.
-    fn vae(&self, studio: &Studio, placing: &Placing) -> Result<Value> {
+    fn vae(&self, runtime: &Runtime, placing: &Placing) -> Result<Value> {
         let source = Source::autoencoder(&self.file, &self.detected, placing.clone())?;
-        studio.register(&source)?;
-        Ok(Value::object(crate::studio::Vae { source: Arc::new(source) }))
+        runtime.register(&source)?;
+        Ok(Value::object(runtime::Vae { source: Arc::new(source) }))
     }
 }
 
 /// The file of a name in the first of these folders that has it.
-fn path_of(studio: &Studio, name: &str, folders: &[&str]) -> Result<PathBuf> {
-    let found = folders.iter().find_map(|folder| studio.find(folder, name).ok());
-    found.map_or_else(|| studio.find(folders.first().copied().unwrap_or_default(), name), Ok)
+fn path_of(runtime: &Runtime, name: &str, folders: &[&str]) -> Result<PathBuf> {
+    let found = folders.iter().find_map(|folder| runtime.find(folder, name).ok());
+    found.map_or_else(|| runtime.find(folders.first().copied().unwrap_or_default(), name), Ok)
 }
 
 /// The names under several folder keys, sorted, each once.
-fn names_of(studio: &Studio, keys: &[&str]) -> Vec<String> {
-    let mut names: Vec<String> = keys.iter().flat_map(|key| studio.names(key)).collect();
+fn names_of(runtime: &Runtime, keys: &[&str]) -> Vec<String> {
+    let mut names: Vec<String> = keys.iter().flat_map(|key| runtime.names(key)).collect();
     names.sort();
     names.dedup();
     names
 }
 
 /// The GGUF files among those under a folder key.
-fn gguf_names(studio: &Studio, keys: &[&str]) -> Vec<String> {
+fn gguf_names(runtime: &Runtime, keys: &[&str]) -> Vec<String> {
     let is_gguf = |name: &String| name.to_ascii_lowercase().ends_with(".gguf");
-    names_of(studio, keys).into_iter().filter(is_gguf).collect()
+    names_of(runtime, keys).into_iter().filter(is_gguf).collect()
 }

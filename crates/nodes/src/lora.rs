@@ -5,13 +5,14 @@ use std::sync::Arc;
 use graph::{Catalogue, Failure, Input, Outcome, Value};
 use patch::{PatchFile, unclaimed};
 
-use crate::studio::{Clip, Lora, Model, class, patch_set};
-use crate::{Error, Result, Studio};
+use crate::class::class;
+use crate::{Error, Result, Runtime};
+use runtime::{Clip, Lora, Model, WeightPatch, patch_set};
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(LoraLoader(Arc::clone(studio)));
-    catalogue.add(LoraLoaderModelOnly(Arc::clone(studio)));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(LoraLoader(Arc::clone(runtime)));
+    catalogue.add(LoraLoaderModelOnly(Arc::clone(runtime)));
 }
 
 /// Names of tensors that are told when nothing takes them.
@@ -24,19 +25,19 @@ fn strength_input(name: &str) -> Input {
 class! {
     /// A LoRA on a model and its text encoders.
     LoraLoader in "loaders";
-    |studio, schema| schema
+    |runtime, schema| schema
         .input(Input::socket("model", "MODEL"))
         .input(Input::socket("clip", "CLIP"))
-        .input(Input::choice("lora_name", studio.names("loras")))
+        .input(Input::choice("lora_name", runtime.names("loras")))
         .input(strength_input("strength_model"))
         .input(strength_input("strength_clip"))
         .title("Load LoRA")
         .output("MODEL")
         .output("CLIP");
-    |studio, call| {
+    |runtime, call| {
         let (model, clip) = (call.object::<Model>("model")?, call.object_if_given::<Clip>("clip")?);
         let strengths = (call.float("strength_model")?, call.float("strength_clip")?);
-        let (model, clip) = patched(studio, call.text("lora_name")?, &model, clip.as_deref(), strengths)?;
+        let (model, clip) = patched(runtime, call.text("lora_name")?, &model, clip.as_deref(), strengths)?;
         let clip = clip.map_or(Value::Literal(graph::Literal::Null), Value::object);
         Ok(Outcome::values([Value::object(model), clip]))
     }
@@ -45,22 +46,22 @@ class! {
 class! {
     /// A LoRA on a model alone.
     LoraLoaderModelOnly in "loaders";
-    |studio, schema| schema
+    |runtime, schema| schema
         .input(Input::socket("model", "MODEL"))
-        .input(Input::choice("lora_name", studio.names("loras")))
+        .input(Input::choice("lora_name", runtime.names("loras")))
         .input(strength_input("strength_model"))
         .output("MODEL");
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let strengths = (call.float("strength_model")?, 0.0);
-        let (model, _) = patched(studio, call.text("lora_name")?, &model, None, strengths)?;
+        let (model, _) = patched(runtime, call.text("lora_name")?, &model, None, strengths)?;
         Ok(Outcome::object(model))
     }
 }
 
 /// A model and its text encoders with a LoRA more. What does not fit is told now, and not when they are used.
 fn patched(
-    studio: &Studio,
+    runtime: &Runtime,
     name: &str,
     model: &Model,
     clip: Option<&Clip>,
@@ -69,11 +70,12 @@ fn patched(
     if strength == 0.0 && clip_strength == 0.0 {
         return Ok((model.clone(), clip.cloned()));
     }
-    let path = studio.find("loras", name)?;
-    let file = studio.open_file(&path)?;
+    let path = runtime.find("loras", name)?;
+    let file = runtime.open_file(&path)?;
     let file = Arc::new(PatchFile::read(&file).map_err(Error::from)?);
-    let mut sets = vec![patch_set(&model.source, &[], &[Lora { file: Arc::clone(&file), strength }])?];
-    let clip_lora = [Lora { file: Arc::clone(&file), strength: clip_strength }];
+    let lora = |strength: f64| WeightPatch::Lora(Lora { file: Arc::clone(&file), strength });
+    let mut sets = vec![patch_set(&model.source, &[], &[lora(strength)])?];
+    let clip_lora = [lora(clip_strength)];
     for encoder in clip.iter().flat_map(|clip| &clip.encoders) {
         let beside = clip.map_or(&[][..], |clip| &clip.encoders);
         sets.push(patch_set(encoder, beside, &clip_lora)?);
@@ -90,11 +92,11 @@ fn patched(
     }
     let mut model = model.clone();
     if strength != 0.0 {
-        model.loras.push(Lora { file, strength });
+        model.loras.push(lora(strength));
     }
     let clip = clip.map(|clip| {
         let mut clip = clip.clone();
-        clip.loras.extend(clip_lora.into_iter().filter(|lora| lora.strength != 0.0));
+        clip.loras.extend(clip_lora.into_iter().filter(|_| clip_strength != 0.0));
         clip
     });
     Ok((model, clip))

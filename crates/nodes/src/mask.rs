@@ -4,24 +4,24 @@ use std::sync::Arc;
 
 use graph::{Catalogue, Failure, Input, Outcome};
 
+use crate::class::class;
 use crate::image::{Method, Target, growing, grown, pixels, scale_mask};
-use crate::studio::class;
 use crate::value::{Image, Mask};
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(SolidMask(Arc::clone(studio)));
-    catalogue.add(InvertMask(Arc::clone(studio)));
-    catalogue.add(CropMask(Arc::clone(studio)));
-    catalogue.add(MaskComposite(Arc::clone(studio)));
-    catalogue.add(FeatherMask(Arc::clone(studio)));
-    catalogue.add(GrowMask(Arc::clone(studio)));
-    catalogue.add(ThresholdMask(Arc::clone(studio)));
-    catalogue.add(MaskToImage(Arc::clone(studio)));
-    catalogue.add(ImageToMask(Arc::clone(studio)));
-    catalogue.add(ImageColorToMask(Arc::clone(studio)));
-    catalogue.add(BatchMasksNode(Arc::clone(studio)));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(SolidMask(Arc::clone(runtime)));
+    catalogue.add(InvertMask(Arc::clone(runtime)));
+    catalogue.add(CropMask(Arc::clone(runtime)));
+    catalogue.add(MaskComposite(Arc::clone(runtime)));
+    catalogue.add(FeatherMask(Arc::clone(runtime)));
+    catalogue.add(GrowMask(Arc::clone(runtime)));
+    catalogue.add(ThresholdMask(Arc::clone(runtime)));
+    catalogue.add(MaskToImage(Arc::clone(runtime)));
+    catalogue.add(ImageToMask(Arc::clone(runtime)));
+    catalogue.add(ImageColorToMask(Arc::clone(runtime)));
+    catalogue.add(BatchMasksNode(Arc::clone(runtime)));
 }
 
 /// Masks as grey pictures.
@@ -38,16 +38,16 @@ class! {
         .input(pixels("width", 512, 1, 1))
         .input(pixels("height", 512, 1, 1))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let shape = [1, call.size("height")?, call.size("width")?];
-        Ok(Outcome::object(Mask::filled(&studio.host, shape, call.float("value")? as f32)?))
+        Ok(Outcome::object(Mask::filled(&runtime.host, shape, call.float("value")? as f32)?))
     }
 }
 
 class! {
     InvertMask in "mask";
     |schema| schema.about("Turns 0 into 1 and 1 into 0.").input(Input::socket("mask", "MASK")).output("MASK");
-    |studio, call| Ok(Outcome::object(call.object::<Mask>("mask")?.map(|value| 1.0 - value)?))
+    |runtime, call| Ok(Outcome::object(call.object::<Mask>("mask")?.map(|value| 1.0 - value)?))
 }
 
 class! {
@@ -57,7 +57,7 @@ class! {
         .input(Input::socket("mask", "MASK"))
         .input(Input::float("value", 0.5, 0.0, 1.0, 0.01))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let limit = call.float("value")?;
         let above = |value: f32| f32::from(u8::from(f64::from(value) > limit));
         Ok(Outcome::object(call.object::<Mask>("mask")?.map(above)?))
@@ -74,7 +74,7 @@ class! {
         .input(pixels("width", 512, 1, 1))
         .input(pixels("height", 512, 1, 1))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let mask = call.object::<Mask>("mask")?;
         let (x, y) = (call.size("x")?.min(mask.width), call.size("y")?.min(mask.height));
         let (width, height) = (call.size("width")?.min(mask.width - x), call.size("height")?.min(mask.height - y));
@@ -95,7 +95,7 @@ class! {
         .input(pixels("y", 0, 0, 1))
         .input(Input::choice("operation", ["multiply", "add", "subtract", "and", "or", "xor"]))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let destination = call.object::<Mask>("destination")?;
         let source = call.object::<Mask>("source")?;
         if source.batch != destination.batch && source.batch != 1 {
@@ -143,7 +143,7 @@ class! {
         .input(pixels("right", 0, 0, 1))
         .input(pixels("bottom", 0, 0, 1))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let mut mask = Mask::clone(&*call.object("mask")?);
         let (width, height) = (mask.width, mask.height);
         let columns = edge_factors(call.size("left")?, call.size("right")?, width);
@@ -181,7 +181,7 @@ class! {
         .input(Input::int("expand", 0, -16_384, 16_384).with("step", 1))
         .input(Input::boolean("tapered_corners", true))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let mut mask = Mask::clone(&*call.object("mask")?);
         let expand = call.int("expand")?;
         let is_tapered = call.boolean("tapered_corners")?;
@@ -229,7 +229,7 @@ class! {
         .about("Makes grey pictures of masks.")
         .input(Input::socket("mask", "MASK"))
         .output("IMAGE");
-    |studio, call| Ok(Outcome::object(to_image(&*call.object("mask")?)?))
+    |runtime, call| Ok(Outcome::object(to_image(&*call.object("mask")?)?))
 }
 
 class! {
@@ -240,7 +240,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .input(Input::choice("channel", ["red", "green", "blue", "alpha"]))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let name = call.text("channel")?;
         let channel = ["red", "green", "blue", "alpha"].iter().position(|channel| *channel == name);
@@ -258,7 +258,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .input(Input::int("color", 0, 0, 0xFF_FFFF).with("step", 1).with("display", "number"))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?.with_channels(3)?;
         let colour = call.int("color")?;
         let byte = |value: f32| (value.clamp(0.0, 1.0) * 255.0).round_ties_even() as i64;
@@ -276,7 +276,7 @@ class! {
         .about("Joins any number of batches. All are scaled and cut to the size of the first.")
         .input(growing("masks", "MASK", "mask", 2))
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let masks = grown::<Mask>(call, "masks")?;
         let (width, height) = (masks[0].width, masks[0].height);
         let fitted = masks.iter().map(|mask| match (mask.width, mask.height) == (width, height) {

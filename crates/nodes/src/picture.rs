@@ -19,14 +19,14 @@ use image::{
     AnimationDecoder, DynamicImage, ExtendedColorType, ImageDecoder, ImageFormat, ImageReader, Limits,
 };
 
-use crate::host::{Host, Room};
 use crate::value::Image;
 use crate::{Error, Result};
+use runtime::host::{Host, Room};
 
 pub use chunks::{png_text, with_text_of};
 pub(crate) use json::python_float;
 pub use json::python_json;
-pub(crate) use webp::animated as animated_webp;
+pub(crate) use webp::{Pace, animated as animated_webp};
 
 /// Pixels of the largest picture that is read, over all frames; Pillow refuses larger ones, too.
 const MAX_PIXELS: u64 = 178_956_970;
@@ -71,14 +71,20 @@ pub fn decode(host: &Host, bytes: &[u8]) -> Result<Image> {
 /// As for [`decode`].
 pub fn decode_frames(host: &Host, bytes: &[u8]) -> Result<Image> {
     let (frames, _unpacked) = match image::guess_format(bytes) {
-        Ok(ImageFormat::Gif) => frames_of(host, limited(GifDecoder::new(Cursor::new(bytes))?)?)?,
+        Ok(ImageFormat::Gif) => {
+            frames_of(host, limited(GifDecoder::new(Cursor::new(bytes)).map_err(unreadable)?)?)?
+        }
         Ok(ImageFormat::WebP) => {
-            let decoder = limited(WebPDecoder::new(Cursor::new(bytes))?)?;
+            let decoder = limited(WebPDecoder::new(Cursor::new(bytes)).map_err(unreadable)?)?;
             if decoder.has_animation() { frames_of(host, decoder)? } else { Default::default() }
         }
         Ok(ImageFormat::Png) => {
-            let decoder = limited(PngDecoder::new(Cursor::new(bytes))?)?;
-            if decoder.is_apng()? { frames_of(host, decoder.apng()?)? } else { Default::default() }
+            let decoder = limited(PngDecoder::new(Cursor::new(bytes)).map_err(unreadable)?)?;
+            if decoder.is_apng().map_err(unreadable)? {
+                frames_of(host, decoder.apng().map_err(unreadable)?)?
+            } else {
+                Default::default()
+            }
         }
         _ => Default::default(),
     };
@@ -91,10 +97,10 @@ pub fn decode_frames(host: &Host, bytes: &[u8]) -> Result<Image> {
 /// # Errors
 /// As for [`decode`].
 pub fn decode_pixels(bytes: &[u8]) -> Result<Pixels> {
-    let mut decoder = reader(bytes)?.into_decoder()?;
+    let mut decoder = reader(bytes)?.into_decoder().map_err(unreadable)?;
     check_size(&decoder)?;
-    decoder.set_limits(limits())?;
-    Ok(convert::to_pixels(&DynamicImage::from_decoder(decoder)?))
+    decoder.set_limits(limits()).map_err(unreadable)?;
+    Ok(convert::to_pixels(&DynamicImage::from_decoder(decoder).map_err(unreadable)?))
 }
 
 /// Writes one picture of a batch as PNG. `level` is zlib's, 0 to 9; each text becomes a `tEXt` chunk, in order.
@@ -104,6 +110,23 @@ pub fn decode_pixels(bytes: &[u8]) -> Result<Pixels> {
 pub fn encode_png(image: &Image, index: usize, level: u8, text: &[(String, String)]) -> Result<Vec<u8>> {
     let pixels = pixels_of(image, index)?;
     png_of(&pixels, level, text)
+}
+
+/// The same with 16 bits for each channel.
+///
+/// # Errors
+/// There is no such picture, or it has no pixels.
+pub(crate) fn encode_png16(
+    image: &Image,
+    index: usize,
+    level: u8,
+    text: &[(String, String)],
+) -> Result<Vec<u8>> {
+    let pixels = pixels_of(image, index)?;
+    let length = pixels.bytes.len();
+    let values = &image.values[index * length..(index + 1) * length];
+    let bytes: Vec<u8> = values.iter().flat_map(|value| ((value * 65535.0) as u16).to_be_bytes()).collect();
+    write_png(&pixels, level, text, |encoder| encoder.set_depth(png::BitDepth::Sixteen), &bytes)
 }
 
 /// One picture of a batch in 8 bits: times 255, bounded, and cut to a whole number.
@@ -125,17 +148,29 @@ pub fn pixels_of(image: &Image, index: usize) -> Result<Pixels> {
 /// # Errors
 /// There are no pixels.
 pub fn png_of(pixels: &Pixels, level: u8, text: &[(String, String)]) -> Result<Vec<u8>> {
+    write_png(pixels, level, text, |_| {}, &pixels.bytes)
+}
+
+/// Writes samples of a picture that is described by its pixels of 8 bits, and by what is said of the encoder besides.
+fn write_png(
+    pixels: &Pixels,
+    level: u8,
+    text: &[(String, String)],
+    besides: impl FnOnce(&mut png::Encoder<'_, &mut Vec<u8>>),
+    samples: &[u8],
+) -> Result<Vec<u8>> {
     let (width, height) = pixels.size()?;
     let mut out = Vec::new();
     let mut encoder = png::Encoder::new(&mut out, width, height);
     describe(&mut encoder, pixels, level)?;
+    besides(&mut encoder);
     let mut writer = encoder.write_header().map_err(|error| png_error(&error))?;
     for (key, value) in text {
         if let Some(chunk) = chunks::text_chunk(key, value) {
             writer.write_chunk(png::chunk::tEXt, &chunk).map_err(|error| png_error(&error))?;
         }
     }
-    writer.write_image_data(&pixels.bytes).map_err(|error| png_error(&error))?;
+    writer.write_image_data(samples).map_err(|error| png_error(&error))?;
     writer.finish().map_err(|error| png_error(&error))?;
     Ok(out)
 }
@@ -287,7 +322,9 @@ fn describe(encoder: &mut png::Encoder<'_, &mut Vec<u8>>, pixels: &Pixels, level
 fn webp_of(pixels: &Pixels) -> Result<Vec<u8>> {
     let (width, height) = pixels.size()?;
     let mut out = Vec::new();
-    WebPEncoder::new_lossless(&mut out).encode(&pixels.bytes, width, height, pixels.color()?)?;
+    WebPEncoder::new_lossless(&mut out)
+        .encode(&pixels.bytes, width, height, pixels.color()?)
+        .map_err(unreadable)?;
     Ok(out)
 }
 
@@ -295,7 +332,7 @@ fn jpeg_of(pixels: &Pixels, quality: u8) -> Result<Vec<u8>> {
     let (width, height) = pixels.size()?;
     let mut out = Vec::new();
     let mut encoder = JpegEncoder::new_with_quality(&mut out, quality.clamp(1, 100));
-    encoder.encode(&pixels.bytes, width, height, pixels.color()?)?;
+    encoder.encode(&pixels.bytes, width, height, pixels.color()?).map_err(unreadable)?;
     Ok(out)
 }
 
@@ -328,15 +365,15 @@ impl Pixels {
 
 /// A file's first frame, and the room that it and its copy in 8 bits take while it is unpacked.
 fn decode_first(host: &Host, bytes: &[u8]) -> Result<(DynamicImage, Room)> {
-    let mut decoder = reader(bytes)?.into_decoder()?;
+    let mut decoder = reader(bytes)?.into_decoder().map_err(unreadable)?;
     check_size(&decoder)?;
-    decoder.set_limits(limits())?;
+    decoder.set_limits(limits()).map_err(unreadable)?;
     let (width, height) = decoder.dimensions();
     let depth = usize::from(decoder.color_type().bytes_per_pixel()).div_ceil(4);
     let room = host.room(&[height as usize, width as usize, depth + 1])?;
     // A broken note about the camera is no reason not to show the picture.
     let orientation = decoder.orientation().ok();
-    let mut image = DynamicImage::from_decoder(decoder)?;
+    let mut image = DynamicImage::from_decoder(decoder).map_err(unreadable)?;
     if let Some(orientation) = orientation {
         image.apply_orientation(orientation);
     }
@@ -356,7 +393,7 @@ fn frames_of<'a>(host: &Host, decoder: impl AnimationDecoder<'a>) -> Result<(Vec
     let mut rooms = Vec::new();
     let mut pixels = 0;
     for frame in decoder.into_frames() {
-        let frame = frame?.into_buffer();
+        let frame = frame.map_err(unreadable)?.into_buffer();
         pixels += u64::from(frame.width()) * u64::from(frame.height());
         if pixels > MAX_PIXELS {
             return Err(too_large(pixels));
@@ -372,7 +409,7 @@ fn frames_of<'a>(host: &Host, decoder: impl AnimationDecoder<'a>) -> Result<(Vec
 
 fn limited<D: ImageDecoder>(mut decoder: D) -> Result<D> {
     check_size(&decoder)?;
-    decoder.set_limits(limits())?;
+    decoder.set_limits(limits()).map_err(unreadable)?;
     Ok(decoder)
 }
 
@@ -396,4 +433,9 @@ fn limits() -> Limits {
 
 fn png_error(error: &png::EncodingError) -> Error {
     Error::Told(format!("the PNG could not be written: {error}"))
+}
+
+/// What the decoder or encoder of a picture file says.
+fn unreadable(error: image::ImageError) -> Error {
+    Error::Picture(Box::new(error))
 }

@@ -9,23 +9,23 @@ use std::sync::Arc;
 
 use graph::{Catalogue, Failure, Input, Kind, Literal, Outcome, Value};
 
-use crate::Studio;
+use crate::Runtime;
+use crate::class::class;
 use crate::picture::{python_float, python_json};
-use crate::studio::class;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(PrimitiveInt(Arc::clone(studio)));
-    catalogue.add(PrimitiveFloat(Arc::clone(studio)));
-    catalogue.add(PrimitiveString(Arc::clone(studio)));
-    catalogue.add(PrimitiveStringMultiline(Arc::clone(studio)));
-    catalogue.add(PrimitiveBoolean(Arc::clone(studio)));
-    catalogue.add(PreviewAny(Arc::clone(studio)));
-    catalogue.add(ResolutionSelector(Arc::clone(studio)));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(PrimitiveInt(Arc::clone(runtime)));
+    catalogue.add(PrimitiveFloat(Arc::clone(runtime)));
+    catalogue.add(PrimitiveString(Arc::clone(runtime)));
+    catalogue.add(PrimitiveStringMultiline(Arc::clone(runtime)));
+    catalogue.add(PrimitiveBoolean(Arc::clone(runtime)));
+    catalogue.add(PreviewAny(Arc::clone(runtime)));
+    catalogue.add(ResolutionSelector(Arc::clone(runtime)));
     switches::add(catalogue);
-    strings::add(catalogue, studio);
-    patterns::add(catalogue, studio);
-    expression::add(catalogue, studio);
+    strings::add(catalogue, runtime);
+    patterns::add(catalogue, runtime);
+    expression::add(catalogue, runtime);
 }
 
 /// A text of several lines, without a default.
@@ -43,7 +43,7 @@ class! {
             .with("max", i64::MAX)
             .with("control_after_generate", true))
         .output("INT");
-    |studio, call| Ok(Outcome::one(call.value("value")?.clone()))
+    |runtime, call| Ok(Outcome::one(call.value("value")?.clone()))
 }
 
 class! {
@@ -53,7 +53,7 @@ class! {
         .about("A number.")
         .input(Input::new("value", Kind::Float).with("min", -i64::MAX).with("max", i64::MAX))
         .output("FLOAT");
-    |studio, call| Ok(Outcome::one(call.value("value")?.clone()))
+    |runtime, call| Ok(Outcome::one(call.value("value")?.clone()))
 }
 
 class! {
@@ -63,13 +63,13 @@ class! {
         .about("A text.")
         .input(Input::new("value", Kind::Text).with("multiline", false))
         .output("STRING");
-    |studio, call| Ok(Outcome::one(call.value("value")?.clone()))
+    |runtime, call| Ok(Outcome::one(call.value("value")?.clone()))
 }
 
 class! {
     PrimitiveStringMultiline in "utils/primitive";
     |schema| schema.title("String (Multiline)").about("A text of several lines.").input(lines("value")).output("STRING");
-    |studio, call| Ok(Outcome::one(call.value("value")?.clone()))
+    |runtime, call| Ok(Outcome::one(call.value("value")?.clone()))
 }
 
 class! {
@@ -79,7 +79,7 @@ class! {
         .about("True or false.")
         .input(Input::new("value", Kind::Boolean))
         .output("BOOLEAN");
-    |studio, call| Ok(Outcome::one(call.value("value")?.clone()))
+    |runtime, call| Ok(Outcome::one(call.value("value")?.clone()))
 }
 
 class! {
@@ -90,7 +90,7 @@ class! {
         .input(Input::socket("source", "*"))
         .output("STRING")
         .output_node();
-    |studio, call| {
+    |runtime, call| {
         let text = shown(call.value("source")?);
         let ui = graph::map([("text", Literal::List(vec![text.as_str().into()]))]);
         Ok(Outcome::one(text).with_ui(ui))
@@ -156,7 +156,7 @@ class! {
         .input(Input::int("multiple", 8, 8, 128).with("step", 4).optional())
         .named_output("INT", "width")
         .named_output("INT", "height");
-    |studio, call| {
+    |runtime, call| {
         let name = call.text("aspect_ratio")?;
         let Some((_, wide, high)) = PROPORTIONS.iter().find(|(known, ..)| *known == name) else {
             return Err(Failure::value(format!("there are no proportions called \"{name}\"; choose one of the menu")));

@@ -2,12 +2,15 @@
 
 mod add_noise;
 mod choices;
+mod controls;
 mod coverage;
 mod entries;
+mod guided;
 mod guider;
 mod model_options;
-pub(crate) mod planes;
+mod patches;
 mod predicting;
+mod reusing;
 mod run;
 mod schedules;
 mod step_shape;
@@ -17,23 +20,27 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Input, Outcome, Schema, Value};
 use sampling::{Sampler, Scheduler, StepPlan, Tuning};
 
-use crate::studio::{Model, class};
+use crate::class::class;
 use crate::value::{Conditioning, LatentImage, Sigmas};
-use crate::{Error, Studio};
+use crate::{Error, Runtime};
 use choices::{NoiseChoice, SamplerChoice};
-use guider::{Guider, Guiding};
 use run::{Run, run};
+use runtime::Model;
+
+pub(crate) use guider::{Guider, Guiding};
+pub(crate) use model_options::{MODEL_MODULE, with_sampling};
+pub(crate) use schedules::give_sigmas;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(KSampler(Arc::clone(studio)));
-    catalogue.add(KSamplerAdvanced(Arc::clone(studio)));
-    catalogue.add(SamplerCustom(Arc::clone(studio)));
-    catalogue.add(SamplerCustomAdvanced(Arc::clone(studio)));
-    add_noise::add(catalogue, studio);
-    choices::add(catalogue, studio);
-    schedules::add(catalogue, studio);
-    model_options::add(catalogue, studio);
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(KSampler(Arc::clone(runtime)));
+    catalogue.add(KSamplerAdvanced(Arc::clone(runtime)));
+    catalogue.add(SamplerCustom(Arc::clone(runtime)));
+    catalogue.add(SamplerCustomAdvanced(Arc::clone(runtime)));
+    add_noise::add(catalogue, runtime);
+    choices::add(catalogue, runtime);
+    schedules::add(catalogue, runtime);
+    model_options::add(catalogue, runtime);
 }
 
 /// The inputs that both samplers with a schedule have in common, up to the scheduler.
@@ -55,10 +62,10 @@ class! {
         let schema = schema.input(Input::socket("model", "MODEL")).input(Input::seed("seed"));
         common_inputs(schema).input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01)).output("LATENT")
     };
-    |studio, call| {
+    |runtime, call| {
         let plan = StepPlan::new(call.size("steps")?, call.float("denoise")?);
         let seed = call.seed("seed")?;
-        sample_steps(studio, call, plan, seed, true)
+        sample_steps(runtime, call, plan, seed, true)
     }
 }
 
@@ -77,7 +84,7 @@ class! {
             .title("KSampler (Advanced)")
             .output("LATENT")
     };
-    |studio, call| {
+    |runtime, call| {
         let plan = StepPlan {
             start: Some(call.size("start_at_step")?),
             end: Some(call.size("end_at_step")?),
@@ -85,13 +92,13 @@ class! {
             ..StepPlan::new(call.size("steps")?, 1.0)
         };
         let seed = call.seed("noise_seed")?;
-        sample_steps(studio, call, plan, seed, call.text("add_noise")? != "disable")
+        sample_steps(runtime, call, plan, seed, call.text("add_noise")? != "disable")
     }
 }
 
 /// Samples by the names of a sampler and a scheduler.
 fn sample_steps(
-    studio: &Studio,
+    runtime: &Runtime,
     call: &Call,
     plan: StepPlan,
     seed: u64,
@@ -105,7 +112,7 @@ fn sample_steps(
     let latent = call.object::<LatentImage>("latent_image")?;
     let noise = add_noise.then_some(seed);
     let asked = Run { sampler, tuning: Tuning::default(), sigmas, noise, seed, latent: &latent };
-    Ok(Outcome::object(run(studio, call, &guider, &asked)?.latent))
+    Ok(Outcome::object(run(runtime, call, &guider, &asked)?.latent))
 }
 
 fn cfg_guider(call: &Call, model: Arc<Model>, cfg: f64) -> Result<Guider, Failure> {
@@ -130,11 +137,11 @@ class! {
         .named_output("LATENT", "output")
         .named_output("LATENT", "denoised_output")
         .module("comfy_extras.nodes_custom_sampler");
-    |studio, call| {
+    |runtime, call| {
         let guider = cfg_guider(call, call.object("model")?, call.float("cfg")?)?;
         let seed = call.seed("noise_seed")?;
         let noise = NoiseChoice(call.boolean("add_noise")?.then_some(seed));
-        sample_levels(studio, call, &guider, noise, seed)
+        sample_levels(runtime, call, &guider, noise, seed)
     }
 }
 
@@ -150,16 +157,16 @@ class! {
         .named_output("LATENT", "output")
         .named_output("LATENT", "denoised_output")
         .module("comfy_extras.nodes_custom_sampler");
-    |studio, call| {
+    |runtime, call| {
         let guider = call.object::<Guider>("guider")?;
         let noise = *call.object::<NoiseChoice>("noise")?;
-        sample_levels(studio, call, &guider, noise, noise.0.unwrap_or(0))
+        sample_levels(runtime, call, &guider, noise, noise.0.unwrap_or(0))
     }
 }
 
 /// Samples through levels from another node; both latents.
 fn sample_levels(
-    studio: &Studio,
+    runtime: &Runtime,
     call: &Call,
     guider: &Guider,
     noise: NoiseChoice,
@@ -169,6 +176,6 @@ fn sample_levels(
     let sigmas = call.object::<Sigmas>("sigmas")?.0.clone();
     let latent = call.object::<LatentImage>("latent_image")?;
     let asked = Run { sampler, tuning, sigmas, noise: noise.0, seed, latent: &latent };
-    let sampled = run(studio, call, guider, &asked)?;
+    let sampled = run(runtime, call, guider, &asked)?;
     Ok(Outcome::values([Value::object(sampled.latent), Value::object(sampled.denoised)]))
 }

@@ -3,24 +3,28 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use graph::{Call, Catalogue, Failure, Hidden, Input, Literal, Map, NodeClass, Outcome, Picture, Schema};
+use graph::{
+    Call, Catalogue, Failure, Hidden, Input, Kind, Literal, Map, NodeClass, Outcome, Picture, Schema,
+};
 use rayon::prelude::*;
 
-use crate::folders::Place;
 use crate::picture;
 use crate::value::{Image, Mask};
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
+use runtime::SavedFile;
+use runtime::folders::Place;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    let previews = Arc::new(Previews { studio: Arc::clone(studio), letters: random_letters() });
-    catalogue.add(SaveImage(Arc::clone(studio)));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    let previews = Arc::new(Previews { runtime: Arc::clone(runtime), letters: random_letters() });
+    catalogue.add(SaveImage(Arc::clone(runtime)));
+    catalogue.add(SaveImageAdvanced(Arc::clone(runtime)));
     catalogue.add(PreviewImage(Arc::clone(&previews)));
     catalogue.add(MaskPreview(Arc::clone(&previews)));
     catalogue.add(ImageCompare(previews));
     catalogue.add(SaveImageWebsocket);
-    catalogue.add(SaveAnimatedPng(Arc::clone(studio)));
-    catalogue.add(SaveAnimatedWebp(Arc::clone(studio)));
+    catalogue.add(SaveAnimatedPng(Arc::clone(runtime)));
+    catalogue.add(SaveAnimatedWebp(Arc::clone(runtime)));
 }
 
 /// The level of compression for files that stay, and for those that go.
@@ -35,40 +39,47 @@ struct Destination<'a> {
     place: Place,
     prefix: &'a str,
     level: u8,
+    depth: Depth,
+}
+
+/// Bits of a channel of a picture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    Eight,
+    Sixteen,
 }
 
 /// Saves all pictures of a batch, and gives what clients show of them.
-fn save(studio: &Studio, call: &Call, image: &Image, to: Destination<'_>) -> Result<Vec<Literal>, Failure> {
+fn save(runtime: &Runtime, call: &Call, image: &Image, to: Destination<'_>) -> Result<Vec<Literal>, Failure> {
     if image.batch == 0 {
         return Err(Failure::value("there is no picture in the batch; check the node that made it"));
     }
-    if let (Some(kept), Place::Output) = (studio.kept_pictures(), to.place) {
-        let names = kept.add(to.prefix, encoded(studio, call, image, to.level)?);
-        return Ok(names.iter().map(|name| file_item(name, "", to.place)).collect());
-    }
-    let mut place = studio.folders.save_place(to.place, to.prefix, (image.width, image.height))?;
-    let files = encoded(studio, call, image, to.level)?;
+    let mut saving = runtime.outputs().begin(to.place, to.prefix, (image.width, image.height))?;
+    let files = encoded(runtime, call, image, to)?;
     let mut shown = Vec::new();
     for (index, bytes) in files.iter().enumerate() {
         call.check()?;
-        let name = place.save(index, "png", bytes)?;
-        shown.push(file_item(&name, &place.subfolder, to.place));
+        shown.push(saved_item(&saving.save(index, "png", bytes)?));
     }
     Ok(shown)
 }
 
 /// All pictures of a batch as PNG files, with the workflow that made them.
-fn encoded(studio: &Studio, call: &Call, image: &Image, level: u8) -> Result<Vec<Vec<u8>>> {
-    let text = provenance(studio, call);
-    // In 8 bits, and as a file that may be as large.
-    let _files = image.host().room(&[2, image.values.len() / VALUES_IN_BYTES + 1])?;
-    let encode = |index| picture::encode_png(image, index, level, &text);
+fn encoded(runtime: &Runtime, call: &Call, image: &Image, to: Destination<'_>) -> Result<Vec<Vec<u8>>> {
+    let text = provenance(runtime, call);
+    // As bits, and as a file that may be as large.
+    let copies = if to.depth == Depth::Eight { 2 } else { 5 };
+    let _files = image.host().room(&[copies, image.values.len() / VALUES_IN_BYTES + 1])?;
+    let encode = |index| match to.depth {
+        Depth::Eight => picture::encode_png(image, index, to.level, &text),
+        Depth::Sixteen => picture::encode_png16(image, index, to.level, &text),
+    };
     (0..image.batch).into_par_iter().map(encode).collect()
 }
 
 /// How a file was made, for writing into it; nothing if that is switched off.
-pub(crate) fn provenance(studio: &Studio, call: &Call) -> Vec<(String, String)> {
-    if studio.settings.no_metadata {
+pub(crate) fn provenance(runtime: &Runtime, call: &Call) -> Vec<(String, String)> {
+    if runtime.settings.no_metadata {
         return Vec::new();
     }
     picture::provenance(&call.job.prompt.to_literal(), call.extra_png_info())
@@ -80,6 +91,10 @@ pub(crate) fn file_item(name: &str, subfolder: &str, place: Place) -> Literal {
     Literal::Map(graph::map(entries.map(|(key, value)| (key, Literal::from(value)))))
 }
 
+fn saved_item(file: &SavedFile) -> Literal {
+    file_item(&file.name, &file.subfolder, file.place)
+}
+
 fn ui(entries: impl IntoIterator<Item = (&'static str, Vec<Literal>)>) -> Map {
     graph::map(entries.into_iter().map(|(key, items)| (key, Literal::List(items))))
 }
@@ -88,46 +103,89 @@ fn with_hidden(schema: Schema) -> Schema {
     schema.hidden("prompt", Hidden::Prompt).hidden("extra_pnginfo", Hidden::ExtraPngInfo).output_node()
 }
 
-struct SaveImage(Arc<Studio>);
+fn prefix_input() -> Input {
+    Input::text("filename_prefix", "ComfyUI").tooltip(
+        "The start of the file name, with folders if wanted. %date:yyyy-MM-dd%, %Empty Latent Image.width% and the \
+         like are filled in.",
+    )
+}
+
+struct SaveImage(Arc<Runtime>);
 
 impl NodeClass for SaveImage {
     fn schema(&self) -> Schema {
-        let prefix = Input::text("filename_prefix", "ComfyUI").tooltip(
-            "The start of the file name, with folders if wanted. %date:yyyy-MM-dd%, %Empty Latent Image.width% and \
-             the like are filled in.",
-        );
         let schema = Schema::new("SaveImage", "image")
             .title("Save Image")
             .about("Saves pictures in the output folder, with the workflow that made them.")
             .input(Input::socket("images", "IMAGE").tooltip("The pictures to save."))
-            .input(prefix);
+            .input(prefix_input());
         with_hidden(schema)
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let image = call.object::<Image>("images")?;
         let prefix = call.text("filename_prefix")?;
-        let destination = Destination { place: Place::Output, prefix, level: SAVED_LEVEL };
+        let destination =
+            Destination { place: Place::Output, prefix, level: SAVED_LEVEL, depth: Depth::Eight };
         let items = save(&self.0, call, &image, destination)?;
         Ok(Outcome::default().with_ui(ui([("images", items)])))
     }
 }
 
+/// `SaveImageAdvanced`: formats with choices of their own, of which PNG is written here.
+struct SaveImageAdvanced(Arc<Runtime>);
+
+/// What colours of pictures are, as the class calls it.
+const SRGB: &str = "sRGB";
+
+impl NodeClass for SaveImageAdvanced {
+    fn schema(&self) -> Schema {
+        let depth = Input::choice("bit_depth", ["8-bit", "16-bit"]).with("default", "8-bit");
+        let depth = depth.tooltip("Bits of each channel. 16 keep what 8 round away, in larger files.");
+        let space = Input::choice("input_color_space", [SRGB]).with("default", SRGB);
+        let space = space.tooltip("What the colours of the pictures are.");
+        let formats = vec![("png".to_owned(), vec![depth, space])];
+        let schema = Schema::new("SaveImageAdvanced", "image")
+            .title("Save Image (Advanced)")
+            .about(
+                "Saves pictures in the output folder, with the workflow that made them, and passes them on.",
+            )
+            .input(Input::socket("images", "IMAGE").tooltip("The pictures to save."))
+            .input(prefix_input())
+            .input(Input::new("format", Kind::DynamicChoice(formats)).tooltip("The kind of file."))
+            .named_output("IMAGE", "images");
+        with_hidden(schema)
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let image = call.object::<Image>("images")?;
+        let depth = match call.text("format.bit_depth")? {
+            "16-bit" => Depth::Sixteen,
+            _ => Depth::Eight,
+        };
+        let prefix = call.text("filename_prefix")?;
+        let destination = Destination { place: Place::Output, prefix, level: SAVED_LEVEL, depth };
+        let items = save(&self.0, call, &image, destination)?;
+        Ok(Outcome::one(call.value("images")?.clone()).with_ui(ui([("images", items)])))
+    }
+}
+
 /// What nodes that show pictures share. Five letters keep previews of two servers on one folder apart.
 struct Previews {
-    studio: Arc<Studio>,
+    runtime: Arc<Runtime>,
     letters: String,
 }
 
 impl Previews {
     fn save(&self, call: &Call, image: &Image, prefix: &str) -> Result<Vec<Literal>, Failure> {
         let prefix = format!("{prefix}_temp_{}", self.letters);
-        let destination = Destination { place: Place::Temp, prefix: &prefix, level: PREVIEW_LEVEL };
-        save(&self.studio, call, image, destination)
+        let destination =
+            Destination { place: Place::Temp, prefix: &prefix, level: PREVIEW_LEVEL, depth: Depth::Eight };
+        save(&self.runtime, call, image, destination)
     }
 }
 
-fn random_letters() -> String {
+pub(crate) fn random_letters() -> String {
     let mut bits = RandomState::new().hash_one("previews");
     let letter = |_| {
         let letter = b'a' + (bits % 26) as u8;
@@ -225,7 +283,7 @@ impl NodeClass for SaveImageWebsocket {
     }
 }
 
-struct SaveAnimatedPng(Arc<Studio>);
+struct SaveAnimatedPng(Arc<Runtime>);
 
 impl NodeClass for SaveAnimatedPng {
     fn schema(&self) -> Schema {
@@ -241,17 +299,16 @@ impl NodeClass for SaveAnimatedPng {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let image = call.object::<Image>("images")?;
         let size = (image.width, image.height);
-        let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, size)?;
+        let mut saving = self.0.outputs().begin(Place::Output, call.text("filename_prefix")?, size)?;
         let level = u8::try_from(call.int("compress_level")?.clamp(0, 9)).unwrap_or(SAVED_LEVEL);
         let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
         let bytes = picture::animated_png(&image, frame_ms, level, &provenance(&self.0, call))?;
-        let name = place.save(0, "png", &bytes)?;
-        let items = vec![file_item(&name, &place.subfolder, Place::Output)];
+        let items = vec![saved_item(&saving.save(0, "png", &bytes)?)];
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![true.into()])])))
     }
 }
 
-struct SaveAnimatedWebp(Arc<Studio>);
+struct SaveAnimatedWebp(Arc<Runtime>);
 
 impl NodeClass for SaveAnimatedWebp {
     fn schema(&self) -> Schema {
@@ -272,11 +329,11 @@ impl NodeClass for SaveAnimatedWebp {
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let image = call.object::<Image>("images")?;
         let size = (image.width, image.height);
-        let mut place = self.0.folders.save_place(Place::Output, call.text("filename_prefix")?, size)?;
+        let mut saving = self.0.outputs().begin(Place::Output, call.text("filename_prefix")?, size)?;
         let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
-        let bytes = picture::animated_webp(&image, frame_ms, &provenance(&self.0, call))?;
-        let name = place.save(0, "webp", &bytes)?;
-        let items = vec![file_item(&name, &place.subfolder, Place::Output)];
+        let bytes =
+            picture::animated_webp(&image, picture::Pace { frame_ms, times: 0 }, &provenance(&self.0, call))?;
+        let items = vec![saved_item(&saving.save(0, "webp", &bytes)?)];
         let moves = image.batch > 1;
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![moves.into()])])))
     }

@@ -4,27 +4,26 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use graph::{Call, Catalogue, Failure, Input, Outcome, Schema};
-use models::vae::Tiling;
-use models::vae::kl::Kl;
+use models::vae::{Autoencoder, CodedSize, FrameTiles, Pictures, Tiling};
 use residency::{Cancel, Session};
-use sampling::Latent;
+use sampling::{Latent, LatentShape};
 
+use crate::class::class;
 use crate::conditioning::{resized, without_masked};
-use crate::host::Samples;
-use crate::sampling_nodes::planes::dims;
-use crate::studio::{CodedSize, Network, Vae, Wanted, Work, class};
 use crate::value::{Image, LatentImage, Mask};
 use crate::wanted::still_wanted;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::host::Samples;
+use runtime::{Network, Vae, Wanted, Work};
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    let studio = || Arc::clone(studio);
-    catalogue.add(VAEDecode(studio()));
-    catalogue.add(VAEEncode(studio()));
-    catalogue.add(VAEDecodeTiled(studio()));
-    catalogue.add(VAEEncodeTiled(studio()));
-    catalogue.add(VAEEncodeForInpaint(studio()));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    let runtime = || Arc::clone(runtime);
+    catalogue.add(VAEDecode(runtime()));
+    catalogue.add(VAEEncode(runtime()));
+    catalogue.add(VAEDecodeTiled(runtime()));
+    catalogue.add(VAEEncodeTiled(runtime()));
+    catalogue.add(VAEEncodeForInpaint(runtime()));
 }
 
 /// What is done with an autoencoder: how large, and in which tiles if the user said so.
@@ -52,102 +51,155 @@ impl Job {
 
 /// Works with an autoencoder. The tiling is the user's, or one that the plan needs because a whole picture has no room.
 fn with_vae<T>(
-    studio: &Studio,
+    runtime: &Runtime,
     call: &Call,
     vae: &Vae,
     job: &Job,
-    mut work: impl FnMut(&Kl, &Session, Option<Tiling>) -> Result<T>,
+    mut work: impl FnMut(&dyn Autoencoder, &Session, Option<Tiling>) -> Result<T>,
 ) -> Result<T> {
-    let Network::Kl(kl) = &vae.source.network else {
-        return Err(Error::Told(format!("{} is no autoencoder", vae.source.name())));
-    };
+    let autoencoder = autoencoder_of(vae)?;
     let wanted = Wanted { source: &vae.source, beside: &[], loras: &[], work: &job.work };
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    let done = studio.with_session(wanted, &cancel, |opened| {
+    let done = runtime.with_session(wanted, &cancel, |opened| {
         let started = Instant::now();
         // Where the user's tiles have no room either, smaller ones are planned.
         let smaller = opened.work.tile().filter(|_| opened.work != job.work);
-        let planned = smaller.map(|tile| Tiling { tile, overlap: tile / 4 });
+        let frames = job.tiling.and_then(|tiling| tiling.frames);
+        let planned = smaller.map(|tile| Tiling { tile, overlap: tile / 4, frames });
         if let (Some(tiles), None) = (planned, job.tiling) {
-            let pixels = tiles.tile * kl.config().factor();
+            let pixels = tiles.tile * autoencoder.pixels_per_value();
             tracing::info!(
                 "{}: in tiles of {pixels} pixels, since a whole picture has no room",
                 vae.source.name()
             );
         }
-        let done = work(kl, &opened.session, planned.or(job.tiling))?;
-        studio.note_evaluation(opened, started);
+        let done = work(autoencoder, &opened.session, planned.or(job.tiling))?;
+        runtime.note_evaluation(opened, started);
         Ok(done)
     });
     done.map_err(|error| match error {
         Error::Plan(source @ placement::PlanError::NoRoom { .. }) => {
-            job.too_large(kl.config().factor(), source)
+            job.too_large(autoencoder.pixels_per_value(), source)
         }
         other => other,
     })
 }
 
-/// A picture's latent, whole or in tiles.
+/// Tiles as nodes are told them: pixels along a side, how many two share, and the same of frames.
+#[derive(Clone, Copy)]
+struct AskedTiles {
+    tile: usize,
+    overlap: usize,
+    frames: FrameTiles,
+}
+
+impl AskedTiles {
+    fn of(call: &Call) -> Result<AskedTiles, Failure> {
+        Ok(AskedTiles {
+            tile: call.size("tile_size")?,
+            overlap: call.size("overlap")?,
+            frames: FrameTiles { tile: call.size("temporal_size")?, overlap: call.size("temporal_overlap")? },
+        })
+    }
+
+    /// The same in latent values; `values` counts frames of a latent for those of a video.
+    fn in_values(self, autoencoder: &dyn Autoencoder, values: impl Fn(usize, usize) -> usize) -> Tiling {
+        let factor = autoencoder.pixels_per_value();
+        let frames = autoencoder.frames_per_value().map(|by| {
+            let tile = values(self.frames.tile, by).max(2);
+            FrameTiles { tile, overlap: values(self.frames.overlap, by).min(tile / 2).max(1) }
+        });
+        Tiling { tile: self.tile / factor, overlap: self.overlap / factor, frames }
+    }
+}
+
+/// A picture's or a video's latent, whole or in tiles.
 fn encode_with(
-    studio: &Studio,
+    runtime: &Runtime,
     call: &Call,
     vae: &Vae,
     image: &Image,
-    tiling: Option<(usize, usize)>,
+    tiles: Option<AskedTiles>,
 ) -> Result<Samples> {
-    let factor = factor_of(vae)?;
-    let tiling = tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
-    let job = Job::new(Work::Encode(CodedSize::whole(image.height / factor, image.width / factor)), tiling);
-    with_vae(studio, call, vae, &job, |kl, session, tiling| {
-        let pixels = session.lane()?.tensor(image.shape(), &image.values)?;
-        let latent = match tiling {
-            Some(tiling) => kl.encode_tiled(session, &pixels, tiling)?,
-            None => kl.encode(session, &pixels)?,
-        };
-        let room = studio.host.room(latent.dims())?;
+    let autoencoder = autoencoder_of(vae)?;
+    let factor = autoencoder.pixels_per_value();
+    let tiling = tiles.map(|tiles| tiles.in_values(autoencoder, usize::div_ceil));
+    let (height, width) = (image.height / factor, image.width / factor);
+    let size = match autoencoder.frames_per_value() {
+        Some(by) => CodedSize::video(image.batch.saturating_sub(1) / by + 1, height, width),
+        None => CodedSize::whole(height, width),
+    };
+    let job = Job::new(Work::Encode(size), tiling);
+    with_vae(runtime, call, vae, &job, |autoencoder, session, tiling| {
+        let pictures = Pictures { shape: image.shape(), values: &image.values };
+        let latent = autoencoder.encode(session, &pictures, tiling)?;
+        let room = runtime.host.room(latent.dims())?;
         Ok(room.latent(Latent::new(latent.dims().to_vec(), latent.to_vec()?)?))
     })
 }
 
-/// A picture's latent.
-pub(crate) fn encode(studio: &Studio, call: &Call, vae: &Vae, image: &Image) -> Result<Samples> {
-    encode_with(studio, call, vae, image, None)
+/// A picture's or a video's latent.
+pub(crate) fn encode(runtime: &Runtime, call: &Call, vae: &Vae, image: &Image) -> Result<Samples> {
+    encode_with(runtime, call, vae, image, None)
 }
 
-/// Pixels along one side of a latent value.
-fn factor_of(vae: &Vae) -> Result<usize> {
+/// Channels of the latents that an autoencoder makes.
+pub(crate) fn latent_channels(vae: &Vae) -> Result<usize> {
+    Ok(autoencoder_of(vae)?.latent_channels())
+}
+
+fn autoencoder_of(vae: &Vae) -> Result<&dyn Autoencoder> {
     match &vae.source.network {
-        Network::Kl(kl) => Ok(kl.config().factor()),
+        Network::Autoencoder(autoencoder) => Ok(&**autoencoder),
         _ => Err(Error::Told(format!("{} is no autoencoder", vae.source.name()))),
     }
 }
 
-/// A latent's picture, whole or in tiles of so many pixels.
-fn decode(studio: &Studio, call: &Call, tiling: Option<(usize, usize)>) -> Result<Outcome, Failure> {
+/// A latent's pictures, whole or in tiles.
+fn decode(runtime: &Runtime, call: &Call, tiles: Option<AskedTiles>) -> Result<Outcome, Failure> {
     let vae = call.object::<Vae>("vae")?;
     let latent = call.object::<LatentImage>("samples")?;
-    let (shape, factor) = (dims(&latent.samples)?, factor_of(&vae)?);
-    let Network::Kl(kl) = &vae.source.network else {
-        return Err(Failure::value(format!("{} is no autoencoder", vae.source.name())));
+    let autoencoder = autoencoder_of(&vae)?;
+    let LatentShape { batch, channels, frames, height, width } =
+        LatentShape::of(&latent.samples).map_err(Error::from)?;
+    let made = match autoencoder.frames_per_value() {
+        Some(by) => frames.saturating_sub(1) * by + 1,
+        // A video with one frame is a picture.
+        None if frames == 1 => 1,
+        None => {
+            let text = format!("the latent has {frames} frames, but the autoencoder is for pictures");
+            return Err(Failure::value(text));
+        }
     };
-    let tiling = tiling.map(|(tile, overlap)| Tiling { tile: tile / factor, overlap: overlap / factor });
-    let job = Job::new(Work::Decode(CodedSize::whole(shape[2], shape[3])), tiling);
-    // Whether there is a place for the picture is known before it is made.
-    let channels = kl.config().out_channels;
-    let expected = [shape[0], shape[2].saturating_mul(factor), shape[3].saturating_mul(factor), channels];
-    let mut room = Some(studio.host.room(&expected)?);
-    let image = with_vae(studio, call, &vae, &job, |kl, session, tiling| {
-        let latent = session.lane()?.tensor(shape, latent.samples.values())?;
-        let picture = match tiling {
-            Some(tiling) => kl.decode_tiled(session, &latent, tiling)?,
-            None => kl.decode(session, &latent)?,
-        };
-        let Ok(shape) = <[usize; 4]>::try_from(picture.dims()) else {
-            return Err(Error::Told(format!("a decoded picture has the shape {}", picture.shape())));
-        };
+    let factor = autoencoder.pixels_per_value();
+    let tiling = tiles.map(|tiles| tiles.in_values(autoencoder, |frames, by| frames / by));
+    let together = if autoencoder.pictures_are_frames() { batch } else { frames };
+    let job = Job::new(Work::Decode(CodedSize::video(together, height, width)), tiling);
+    // Whether there is a place for the pictures is known before they are made.
+    let shape = [
+        batch.saturating_mul(made),
+        height.saturating_mul(factor),
+        width.saturating_mul(factor),
+        autoencoder.picture_channels(),
+    ];
+    let mut room = Some(runtime.host.room(&shape)?);
+    let image = with_vae(runtime, call, &vae, &job, |autoencoder, session, tiling| {
+        let latent =
+            session.lane()?.tensor([batch, channels, frames, height, width], latent.samples.values())?;
         // A second try, with more of the model elsewhere, has to make room again.
-        let room = room.take().filter(|_| shape == expected).map_or_else(|| studio.host.room(&shape), Ok)?;
-        Ok(Image::of(shape, room.hold(picture.to_vec()?)))
+        let room = room.take().map_or_else(|| runtime.host.room(&shape), Ok)?;
+        let mut values = room.vector()?;
+        autoencoder.decode(session, &latent, tiling, &mut |pictures| {
+            values.extend_from_slice(pictures);
+            Ok(())
+        })?;
+        if values.len() != shape.iter().product::<usize>() {
+            return Err(Error::Told(format!(
+                "{} decoded values do not make pictures of {shape:?}",
+                values.len()
+            )));
+        }
+        Ok(Image::of(shape, room.hold(values)))
     })?;
     Ok(Outcome::object(image))
 }
@@ -160,7 +212,7 @@ class! {
         .input(Input::socket("vae", "VAE"))
         .title("VAE Decode")
         .output("IMAGE");
-    |studio, call| decode(studio, call, None)
+    |runtime, call| decode(runtime, call, None)
 }
 
 class! {
@@ -171,13 +223,13 @@ class! {
         .input(Input::socket("vae", "VAE"))
         .title("VAE Encode")
         .output("LATENT");
-    |studio, call| {
-        let latent = encode(studio, call, &*call.object::<Vae>("vae")?, &*call.object::<Image>("pixels")?)?;
+    |runtime, call| {
+        let latent = encode(runtime, call, &*call.object::<Vae>("vae")?, &*call.object::<Image>("pixels")?)?;
         Ok(Outcome::object(LatentImage::new(latent)))
     }
 }
 
-/// The sizes of tiles in pixels, and of frames, which pictures have none of.
+/// The sizes of tiles in pixels and in frames; pictures have none of the latter.
 fn tile_inputs(schema: Schema, step: i64) -> Schema {
     schema
         .input(Input::int("tile_size", 512, 64, 4096).with("step", step))
@@ -193,10 +245,15 @@ class! {
         let schema = schema.input(Input::socket("samples", "LATENT")).input(Input::socket("vae", "VAE"));
         tile_inputs(schema, 32).title("VAE Decode (Tiled)").output("IMAGE")
     };
-    |studio, call| {
-        let (tile, overlap) = (call.size("tile_size")?, call.size("overlap")?);
-        let overlap = if tile < overlap * 4 { tile / 4 } else { overlap };
-        decode(studio, call, Some((tile, overlap)))
+    |runtime, call| {
+        let mut tiles = AskedTiles::of(call)?;
+        if tiles.tile < tiles.overlap * 4 {
+            tiles.overlap = tiles.tile / 4;
+        }
+        if tiles.frames.tile < tiles.frames.overlap * 2 {
+            tiles.frames.overlap /= 2;
+        }
+        decode(runtime, call, Some(tiles))
     }
 }
 
@@ -207,10 +264,10 @@ class! {
         let schema = schema.input(Input::socket("pixels", "IMAGE")).input(Input::socket("vae", "VAE"));
         tile_inputs(schema, 64).title("VAE Encode (Tiled)").output("LATENT")
     };
-    |studio, call| {
-        let tiling = Some((call.size("tile_size")?, call.size("overlap")?));
+    |runtime, call| {
+        let tiling = Some(AskedTiles::of(call)?);
         let (vae, image) = (call.object::<Vae>("vae")?, call.object::<Image>("pixels")?);
-        Ok(Outcome::object(LatentImage::new(encode_with(studio, call, &vae, &image, tiling)?)))
+        Ok(Outcome::object(LatentImage::new(encode_with(runtime, call, &vae, &image, tiling)?)))
     }
 }
 
@@ -224,14 +281,12 @@ class! {
         .input(Input::int("grow_mask_by", 6, 0, 64).with("step", 1))
         .title("VAE Encode (for Inpainting)")
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let (vae, pixels) = (call.object::<Vae>("vae")?, call.object::<Image>("pixels")?);
-        let Network::Kl(kl) = &vae.source.network else {
-            return Err(Failure::value("the vae input is no autoencoder"));
-        };
+        let factor = autoencoder_of(&vae)?.pixels_per_value();
         let mask = resized(&*call.object::<Mask>("mask")?, pixels.height, pixels.width)?;
-        let (emptied, mask) = without_masked(&pixels, &mask, kl.config().factor())?;
-        let latent = encode(studio, call, &vae, &emptied)?;
+        let (emptied, mask) = without_masked(&pixels, &mask, factor)?;
+        let latent = encode(runtime, call, &vae, &emptied)?;
         let noise_mask = Some(grown(&mask, call.size("grow_mask_by")?)?);
         Ok(Outcome::object(LatentImage { noise_mask, ..LatentImage::new(latent) }))
     }
@@ -266,7 +321,7 @@ fn grown(mask: &Mask, by: usize) -> Result<Mask> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
+    use runtime::host::Host;
 
     #[test]
     fn masks_grow_by_a_square() {

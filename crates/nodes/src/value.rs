@@ -1,14 +1,22 @@
 //! What travels along links: pictures, masks, latents and conditionings, all on the host in f32.
 //!
-//! Models, text encoders and autoencoders are handles; they are in [`crate::studio`].
+//! Models, text encoders and autoencoders are handles; they are in `runtime`.
+
+mod features;
+mod moving;
 
 use std::sync::Arc;
 
 use graph::Object;
 use sampling::Latent;
 
-use crate::host::{Host, Samples, Values};
 use crate::{Error, Result};
+use runtime::host::{Host, Samples, Values};
+use runtime::{ControlNet, Vae};
+
+pub use features::{ClipVisionOutput, Features};
+pub use models::conditioning::{Array, Cond, Guidance};
+pub use moving::{Audio, Video, VideoPart};
 
 /// Pictures, `[batch, height, width, channels]`, values 0 to 1: `IMAGE`.
 #[derive(Clone, PartialEq)]
@@ -47,17 +55,6 @@ pub struct LatentImage {
     pub noise_mask: Option<Mask>,
     /// Which noise of the batch each item gets.
     pub batch_index: Option<Vec<usize>>,
-    /// Pixels along one side of a latent value, if the node that made it knows (8 if not given).
-    pub pixels_per_value: Option<usize>,
-}
-
-/// An array on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Array {
-    /// The lengths of its axes.
-    pub shape: Vec<usize>,
-    /// The values, the last axis fastest.
-    pub values: Vec<f32>,
 }
 
 /// What a diffusion model is told: one or more entries whose predictions are joined. `CONDITIONING`.
@@ -67,17 +64,11 @@ pub struct Conditioning {
     pub entries: Vec<Entry>,
 }
 
-/// One entry of a conditioning.
+/// One entry of a conditioning: what it says, and where, when and how much it counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// One vector per token, `[1, tokens, width]`.
-    pub tokens: Arc<Array>,
-    /// The whole text in one vector, `[1, width]`.
-    pub pooled: Option<Arc<Array>>,
-    /// The guidance that a distilled model takes.
-    pub guidance: Option<f32>,
-    /// Whether a distilled model is told no guidance at all, not even its usual one.
-    pub guidance_off: bool,
+    /// What the model is conditioned on.
+    pub cond: Cond,
     /// Where it counts.
     pub area: Option<Area>,
     /// Where it counts, by a mask.
@@ -92,20 +83,40 @@ pub struct Entry {
     pub start_percent: f64,
     /// Up to which part of sampling it counts.
     pub end_percent: f64,
-    /// Further channels beside the latent, in the autoencoder's scale: Fill, Canny, Depth.
-    pub concat_latent: Option<Arc<Latent>>,
-    /// The mask that goes with them, at picture size.
-    pub concat_mask: Option<Arc<Mask>>,
-    /// Latents of pictures to look at, in the autoencoder's scale: Kontext.
-    pub reference_latents: Vec<Arc<Latent>>,
-    /// How references are placed: `offset`, `index` and so on.
-    pub reference_method: Option<String>,
-    /// Keeps the latents above in the host's ledger.
+    /// Keeps the latents of what it says in the host's ledger.
     pub held: Vec<Samples>,
     /// Whether it counts only where no other entry does.
     pub is_default: bool,
-    /// Numbers of SDXL and others, such as `width`, `crop_w`, `target_height`, `aesthetic_score`.
-    pub numbers: Vec<(String, f64)>,
+    /// Pictures that it follows, in the order in which nodes said them.
+    pub controls: Vec<Arc<Control>>,
+    /// Whether the conditioning that the model is guided away from follows them, too.
+    pub controls_negative: bool,
+}
+
+/// A picture that a conditioning follows.
+#[derive(Debug)]
+pub struct Control {
+    /// The network that looks at it.
+    pub network: Arc<ControlNet>,
+    /// The picture.
+    pub picture: Arc<Image>,
+    /// How much it counts.
+    pub strength: f32,
+    /// From which part of sampling on it counts, 0 (start) to 1 (end).
+    pub start_percent: f64,
+    /// Up to which part of sampling it counts.
+    pub end_percent: f64,
+    /// The autoencoder, for a network that looks at latents.
+    pub vae: Option<Arc<Vae>>,
+    /// Where the picture counts, for a network that takes a mask.
+    pub mask: Option<Arc<Mask>>,
+}
+
+impl PartialEq for Control {
+    /// Two are the same only if they were said at once.
+    fn eq(&self, other: &Control) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// The part of a picture that a conditioning counts in.
@@ -300,12 +311,9 @@ impl Mask {
 impl Entry {
     /// An entry that counts everywhere and always.
     #[must_use]
-    pub fn new(tokens: Array, pooled: Option<Array>) -> Entry {
+    pub fn new(cond: Cond) -> Entry {
         Entry {
-            tokens: Arc::new(tokens),
-            pooled: pooled.map(Arc::new),
-            guidance: None,
-            guidance_off: false,
+            cond,
             area: None,
             mask: None,
             mask_strength: 1.0,
@@ -313,14 +321,24 @@ impl Entry {
             strength: 1.0,
             start_percent: 0.0,
             end_percent: 1.0,
-            concat_latent: None,
-            concat_mask: None,
-            reference_latents: Vec::new(),
-            reference_method: None,
             held: Vec::new(),
             is_default: false,
-            numbers: Vec::new(),
+            controls: Vec::new(),
+            controls_negative: false,
         }
+    }
+
+    /// A text that counts everywhere and always.
+    #[must_use]
+    pub fn text(text: Array, pooled: Option<Array>) -> Entry {
+        Entry::new(Cond::text(text, pooled))
+    }
+}
+
+impl Mask {
+    /// The masks as planes, `[batch, height, width]`.
+    pub(crate) fn planes(&self) -> Result<Latent> {
+        Ok(Latent::new(vec![self.batch, self.height, self.width], self.values.to_vec())?)
     }
 }
 
@@ -328,7 +346,7 @@ impl LatentImage {
     /// A latent with nothing else said.
     #[must_use]
     pub fn new(samples: Samples) -> LatentImage {
-        LatentImage { samples, noise_mask: None, batch_index: None, pixels_per_value: None }
+        LatentImage { samples, noise_mask: None, batch_index: None }
     }
 }
 
@@ -362,7 +380,7 @@ objects! {
     Mask => |it| format!("mask [{}, {}, {}]", it.batch, it.height, it.width);
     LatentImage => |it| format!("latent {:?}", it.samples.shape());
     Conditioning => |it| {
-        let tokens: Vec<_> = it.entries.iter().map(|entry| entry.tokens.shape.clone()).collect();
+        let tokens: Vec<_> = it.entries.iter().map(|entry| entry.cond.text.shape.clone()).collect();
         format!("conditioning {tokens:?}")
     };
     Sigmas => |it| format!("sigmas {:?}", it.0);

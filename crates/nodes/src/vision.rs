@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use graph::{Call, Catalogue, Failure, Input, Literal, Object, Outcome, Value};
-use models::vision::florence2::{Answer, Generation, Labelled, Task};
+use models::vision::florence2::{Answer, Captioner, Generation, Labelled, Task};
 use residency::{Cancel, Session};
 use tensor::Tensor;
 
-use crate::host::Host;
+use crate::class::class;
 use crate::image::{Target, scale_image_as_pillow};
-use crate::studio::{Captioner, Network, Source, Wanted, Work, class};
 use crate::value::{Image, Mask};
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
 use drawing::Canvas;
+use runtime::host::Host;
+use runtime::{Network, Source, Wanted, Work};
 
 /// The pack that Florence-2's classes come from.
 pub(crate) const PACK: &str = "custom_nodes.comfyui-florence2";
@@ -28,8 +29,8 @@ const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 const EMPTY_SIDE: usize = 64;
 
 /// Adds the classes of this file.
-pub(crate) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(Florence2Run(Arc::clone(studio)));
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(Florence2Run(Arc::clone(runtime)));
     show_text::add(catalogue);
 }
 
@@ -75,7 +76,7 @@ class! {
         .named_output("MASK", "mask")
         .named_output("STRING", "caption")
         .named_output("JSON", "data");
-    |studio, call| run(studio, call)
+    |runtime, call| run(runtime, call)
 }
 
 /// What a node asks of the model.
@@ -130,26 +131,30 @@ struct Found {
     data: Vec<Literal>,
 }
 
-fn run(studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
+fn run(runtime: &Runtime, call: &Call) -> Result<Outcome, Failure> {
     let image = call.object::<Image>("image")?;
     let handle = call.object::<Florence2Handle>("florence2_model")?;
     let asked = Asked::of(call)?;
     let source = &handle.source;
-    let Network::Florence2(captioner) = &source.network else {
+    let captioner = match &source.network {
+        Network::Vision(vision) => vision.as_any().downcast_ref::<Captioner>(),
+        _ => None,
+    };
+    let Some(captioner) = captioner else {
         return Err(Failure::value(format!("{} is no Florence-2 model", source.name())));
     };
     if image.batch == 0 {
         return Err(Failure::value("there is no picture in the batch; check the node that made it"));
     }
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    let wanted = Wanted { source, beside: &[], loras: &[], work: &Work::Caption };
+    let wanted = Wanted { source, beside: &[], loras: &[], work: &Work::Look };
     let mut answers = Vec::with_capacity(image.batch);
     for index in 0..image.batch {
         let picture = image.frames([index])?.with_channels(3)?;
-        let written = studio.with_session(wanted, &cancel, |opened| {
+        let written = runtime.with_session(wanted, &cancel, |opened| {
             let started = Instant::now();
             let written = describe(captioner, &opened.session, &picture, &asked)?;
-            studio.note_evaluation(opened, started);
+            runtime.note_evaluation(opened, started);
             Ok(written)
         })?;
         answers.push(interpret(&asked, &picture, &written));
@@ -157,7 +162,7 @@ fn run(studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
     }
     let keep = call.inputs.first("keep_model_loaded").is_some() && call.boolean("keep_model_loaded")?;
     if !keep {
-        studio.let_go(source)?;
+        runtime.let_go(source)?;
     }
     Ok(joined(image.host(), answers, (image.height, image.width))?)
 }

@@ -51,7 +51,7 @@ impl Shop {
     }
 
     fn models(&self) -> Vec<ModelReport> {
-        self.0.studio.residency.models()
+        self.0.runtime.residency.models()
     }
 }
 
@@ -273,7 +273,7 @@ fn spread_models_give_the_same_bits() {
         let spread = loader("UNETLoaderDisTorch2MultiGPU", "flux_dev_micro", &more);
         assert!(sample(&shop, &spread, "2", "") == resident, "{allocation}");
     }
-    let stats = shop.0.studio.stats();
+    let stats = shop.0.runtime.stats();
     assert!(stats.iter().any(|stats| stats.bytes_streamed > 0), "{stats:?}");
 }
 

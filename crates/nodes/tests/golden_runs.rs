@@ -10,7 +10,7 @@ use golden_support::{Bench, workflows};
 use graph::{Literal, RunEnd, RunEvent};
 use nodes::value::{Conditioning, Image, LatentImage};
 use residency::FreeRequest;
-use sampling::{LatentFormat, Sampler};
+use sampling::Sampler;
 use testkit::{Golden, Report};
 
 /// A correct implementation in f32 stays well below it.
@@ -122,7 +122,7 @@ fn golden_case(name: &str) -> &str {
 fn first_entry(conditioning: &Conditioning) -> (Vec<f32>, Vec<f32>) {
     assert_eq!(conditioning.entries.len(), 1);
     let entry = &conditioning.entries[0];
-    (entry.tokens.values.clone(), entry.pooled.as_ref().unwrap().values.clone())
+    (entry.cond.text.values.clone(), entry.cond.pooled.as_ref().unwrap().values.clone())
 }
 
 /// The root mean square of each token.
@@ -145,7 +145,8 @@ fn samplers(bench: &Bench, comparisons: &mut Comparisons) {
         let mut workflow = about.get("workflow").unwrap().clone();
         golden_support::set(&mut workflow, "8", "sampler_name", sampler.name());
         let got = bench.run_with(&mut executor, &workflow, &[("latent", "8")]);
-        let latent = LatentFormat::Flux.to_model(&got.object::<LatentImage>("latent").samples).unwrap();
+        let latent =
+            models::diffusion::flux::LATENT.to_model(&got.object::<LatentImage>("latent").samples).unwrap();
         let stored = same_as.get(sampler.name()).and_then(Literal::as_text).unwrap_or(sampler.name());
         let (_, want) = golden.tensor(&format!("{stored}.x_final")).unwrap();
         comparisons.add(format!("sampler {sampler}"), latent.values(), &want, TOLERANCE);
@@ -172,21 +173,21 @@ fn models_come_back_after_a_free(bench: &Bench) {
     let workflow = all.get("samplers").and_then(|about| about.get("workflow")).unwrap();
     let mut executor = bench.executor();
     let first = bench.run_with(&mut executor, workflow, &[("latent", "8")]);
-    let loaded = bench.studio.residency.models().len();
+    let loaded = bench.runtime.residency.models().len();
     let unload = FreeRequest { unload_models: true, ..FreeRequest::default() };
-    bench.studio.residency.free(unload, &mut || {}).unwrap();
-    assert_eq!(bench.studio.residency.models().len(), 0, "{loaded} were loaded");
+    bench.runtime.residency.free(unload, &mut || {}).unwrap();
+    assert_eq!(bench.runtime.residency.models().len(), 0, "{loaded} were loaded");
     let mut again = workflow.clone();
     golden_support::set(&mut again, "8", "cfg", 1.5);
     let other = bench.run_with(&mut executor, &again, &[("latent", "8")]);
     // The prompts are cached, so only the diffusion model comes back.
-    assert_eq!(bench.studio.residency.models().len(), 1);
+    assert_eq!(bench.runtime.residency.models().len(), 1);
     golden_support::set(&mut again, "8", "cfg", 1.0);
     let same = bench.run_with(&mut executor, &again, &[("latent", "8")]);
-    assert_eq!(bench.studio.residency.models().len(), 1);
+    assert_eq!(bench.runtime.residency.models().len(), 1);
     let values = |got: &golden_support::Collected| got.object::<LatentImage>("latent").samples.clone();
     assert!(values(&first) == values(&same) && values(&first) != values(&other));
-    let stats = bench.studio.stats();
+    let stats = bench.runtime.stats();
     let flux = stats.iter().find(|stats| stats.name == "flux_dev_micro.safetensors").unwrap();
     assert!(flux.evaluations > 0 && flux.measured_s > 0.0 && flux.predicted_s > 0.0, "{flux:?}");
 }

@@ -11,8 +11,8 @@ use device_cpu::CpuBackend;
 use golden_support::Bench;
 use graph::Literal;
 use meta::DeviceId;
-use nodes::studio::ModelStats;
 use nodes::value::LatentImage;
+use runtime::ModelStats;
 
 const STEPS: u64 = 3;
 
@@ -113,7 +113,7 @@ fn run(bench: &Bench, loader: &str, sampler: &str) -> Vec<f32> {
 
 /// What the last run of the streamed model took.
 fn streamed(bench: &Bench) -> ModelStats {
-    bench.studio.stats().into_iter().max_by_key(|stats| stats.id).unwrap()
+    bench.runtime.stats().into_iter().max_by_key(|stats| stats.id).unwrap()
 }
 
 /// A number that tells values apart, to compare what versions of the program print.

@@ -6,18 +6,18 @@ use graph::{Call, Catalogue, Failure, Input, Outcome, Value};
 
 use super::pixels;
 use super::resample::{Method, Target, scale_image};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::{Image, Mask};
 use crate::wanted::still_wanted;
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(ImageCrop(Arc::clone(studio)));
-    catalogue.add(ImagePadForOutpaint(Arc::clone(studio)));
-    catalogue.add(ImageStitch(Arc::clone(studio)));
-    catalogue.add(ImageRotate(Arc::clone(studio)));
-    catalogue.add(ImageFlip(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(ImageCrop(Arc::clone(runtime)));
+    catalogue.add(ImagePadForOutpaint(Arc::clone(runtime)));
+    catalogue.add(ImageStitch(Arc::clone(runtime)));
+    catalogue.add(ImageRotate(Arc::clone(runtime)));
+    catalogue.add(ImageFlip(Arc::clone(runtime)));
 }
 
 impl Image {
@@ -80,7 +80,7 @@ class! {
         .input(pixels("x", 0, 0, 1))
         .input(pixels("y", 0, 0, 1))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let x = call.size("x")?.min(image.width.saturating_sub(1));
         let y = call.size("y")?.min(image.height.saturating_sub(1));
@@ -101,7 +101,7 @@ class! {
         .input(pixels("feathering", 40, 0, 1))
         .output("IMAGE")
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let border = Border {
             left: call.size("left")?,
@@ -163,7 +163,7 @@ class! {
         .input(Input::choice("spacing_color", ["white", "black", "red", "green", "blue"]).with("default", "white"))
         .input(Input::socket("image2", "IMAGE").optional())
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let first = call.object::<Image>("image1")?;
         let Some(second) = call.object_if_given::<Image>("image2")? else {
             return Ok(Outcome::one(call.value("image1")?.clone()));
@@ -240,7 +240,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .input(Input::choice("rotation", ["none", "90 degrees", "180 degrees", "270 degrees"]))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let (height, width) = (image.height, image.width);
         Ok(Outcome::object(match call.text("rotation")? {
@@ -259,7 +259,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .input(Input::choice("flip_method", ["x-axis: vertically", "y-axis: horizontally"]))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let (height, width) = (image.height, image.width);
         Ok(Outcome::object(if call.text("flip_method")?.starts_with('x') {

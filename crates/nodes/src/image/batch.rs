@@ -6,20 +6,20 @@ use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema, Slot, V
 
 use super::resample::{Method, Target, scale_image};
 use super::{growing, grown, pixels};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::Image;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(EmptyImage(Arc::clone(studio)));
-    catalogue.add(ImageInvert(Arc::clone(studio)));
-    catalogue.add(ImageBatch(Arc::clone(studio)));
-    catalogue.add(BatchImagesNode(Arc::clone(studio)));
-    catalogue.add(ImageFromBatch(Arc::clone(studio)));
-    catalogue.add(RepeatImageBatch(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(EmptyImage(Arc::clone(runtime)));
+    catalogue.add(ImageInvert(Arc::clone(runtime)));
+    catalogue.add(ImageBatch(Arc::clone(runtime)));
+    catalogue.add(BatchImagesNode(Arc::clone(runtime)));
+    catalogue.add(ImageFromBatch(Arc::clone(runtime)));
+    catalogue.add(RepeatImageBatch(Arc::clone(runtime)));
     catalogue.add(RebatchImages);
-    catalogue.add(GetImageSize(Arc::clone(studio)));
+    catalogue.add(GetImageSize(Arc::clone(runtime)));
 }
 
 class! {
@@ -31,10 +31,10 @@ class! {
         .input(Input::int("batch_size", 1, 1, 4096))
         .input(Input::int("color", 0, 0, 0xFF_FFFF).with("step", 1).with("display", "color"))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let colour = call.int("color")?;
         let shape = [call.size("batch_size")?, call.size("height")?, call.size("width")?, 3];
-        let mut image = Image::filled(&studio.host, shape, 0.0)?;
+        let mut image = Image::filled(&runtime.host, shape, 0.0)?;
         let part = |shift: u32| (((colour >> shift) & 0xFF) as f64 / 255.0) as f32;
         let pixel = [part(16), part(8), part(0)];
         image.values.to_mut()?.chunks_exact_mut(3).for_each(|place| place.copy_from_slice(&pixel));
@@ -49,7 +49,7 @@ class! {
         .about("Turns light into dark and dark into light.")
         .input(Input::socket("image", "IMAGE"))
         .output("IMAGE");
-    |studio, call| Ok(Outcome::object(call.object::<Image>("image")?.map(|value| 1.0 - value)?))
+    |runtime, call| Ok(Outcome::object(call.object::<Image>("image")?.map(|value| 1.0 - value)?))
 }
 
 class! {
@@ -60,7 +60,7 @@ class! {
         .input(Input::socket("image1", "IMAGE"))
         .input(Input::socket("image2", "IMAGE"))
         .output("IMAGE");
-    |studio, call| Ok(Outcome::object(joined(&[call.object("image1")?, call.object("image2")?])?))
+    |runtime, call| Ok(Outcome::object(joined(&[call.object("image1")?, call.object("image2")?])?))
 }
 
 class! {
@@ -70,7 +70,7 @@ class! {
         .about("Joins any number of batches. All are scaled and cut to the size of the first.")
         .input(growing("images", "IMAGE", "image", 2))
         .output("IMAGE");
-    |studio, call| Ok(Outcome::object(joined(&grown(call, "images")?)?))
+    |runtime, call| Ok(Outcome::object(joined(&grown(call, "images")?)?))
 }
 
 /// All pictures in one batch, of the first one's size and with as many channels as any has.
@@ -101,7 +101,7 @@ class! {
         .input(Input::int("batch_index", 0, 0, 4095))
         .input(Input::int("length", 1, 1, 4096))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let start = call.size("batch_index")?.min(image.batch.saturating_sub(1));
         let length = call.size("length")?.min(image.batch - start);
@@ -116,7 +116,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .input(Input::int("amount", 1, 1, 4096))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let batch = image.batch.saturating_mul(call.size("amount")?);
         Ok(Outcome::object(image.repeated_to(batch)?))
@@ -180,7 +180,7 @@ class! {
         .named_output("INT", "width")
         .named_output("INT", "height")
         .named_output("INT", "batch_size");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         call.show_text(format!("width: {}, height: {}\n batch size: {}", image.width, image.height, image.batch));
         Ok(Outcome::values([image.width.into(), image.height.into(), image.batch.into()]))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use graph::{Catalogue, Input, Outcome};
 
 use super::filters::blurred;
-use crate::studio::class;
+use crate::class::class;
 use crate::value::Image;
 use crate::wanted::{collect_while_wanted, still_wanted};
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(Canny(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(Canny(Arc::clone(runtime)));
 }
 
 class! {
@@ -23,7 +23,7 @@ class! {
         .input(Input::float("low_threshold", 0.4, 0.01, 0.99, 0.01))
         .input(Input::float("high_threshold", 0.8, 0.01, 0.99, 0.01))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let limits = Limits { low: call.float("low_threshold")? as f32, high: call.float("high_threshold")? as f32 };
         Ok(Outcome::object(edges(&image, limits)?))

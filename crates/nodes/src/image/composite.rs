@@ -7,14 +7,14 @@ use graph::{Catalogue, Input, Outcome};
 use super::filters::same_channels;
 use super::pixels;
 use super::resample::{Method, Target, scale_image, scale_mask};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::{Image, Mask};
 use crate::wanted::still_wanted;
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(ImageCompositeMasked(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(ImageCompositeMasked(Arc::clone(runtime)));
 }
 
 class! {
@@ -28,7 +28,7 @@ class! {
         .input(Input::boolean("resize_source", false))
         .input(Input::socket("mask", "MASK").optional())
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let (destination, mut source) = same_channels(&*call.object("destination")?, &*call.object("source")?)?;
         if call.boolean("resize_source")? {
             source = scale_image(&source, Target::new(destination.width, destination.height), Method::Bilinear)?;

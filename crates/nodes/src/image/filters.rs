@@ -5,17 +5,17 @@ use std::sync::Arc;
 use graph::{Catalogue, Input, Outcome};
 
 use super::resample::{Method, Target, scale_image};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::{Image, filled};
 use crate::wanted::still_wanted;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(ImageBlend(Arc::clone(studio)));
-    catalogue.add(ImageBlur(Arc::clone(studio)));
-    catalogue.add(ImageSharpen(Arc::clone(studio)));
-    catalogue.add(ImageAddNoise(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(ImageBlend(Arc::clone(runtime)));
+    catalogue.add(ImageBlur(Arc::clone(runtime)));
+    catalogue.add(ImageSharpen(Arc::clone(runtime)));
+    catalogue.add(ImageAddNoise(Arc::clone(runtime)));
 }
 
 class! {
@@ -28,7 +28,7 @@ class! {
         .input(Input::float("blend_factor", 0.5, 0.0, 1.0, 0.01))
         .input(Input::choice("blend_mode", ["normal", "multiply", "screen", "overlay", "soft_light", "difference"]))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let (first, second) = same_channels(&*call.object("image1")?, &*call.object("image2")?)?;
         let second = if (first.height, first.width) == (second.height, second.width) {
             second
@@ -76,7 +76,7 @@ class! {
         .input(Input::int("blur_radius", 1, 1, 31).with("step", 1))
         .input(Input::float("sigma", 1.0, 0.1, 10.0, 0.1))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let kernel = bell(call.size("blur_radius")?, call.float("sigma")?);
         Ok(Outcome::object(blurred(&image, &kernel)?))
@@ -93,7 +93,7 @@ class! {
         .input(Input::float("sigma", 1.0, 0.1, 10.0, 0.01))
         .input(Input::float("alpha", 1.0, 0.0, 5.0, 0.01))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let kernel = bell(call.size("sharpen_radius")?, call.float("sigma")?);
         let strength = (call.float("alpha")? * 10.0) as f32;
@@ -113,7 +113,7 @@ class! {
         .input(Input::seed("seed"))
         .input(Input::float("strength", 0.5, 0.0, 1.0, 0.01))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let shape = image.shape();
         let _noise_room = image.host().room(&shape)?;

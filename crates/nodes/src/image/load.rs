@@ -1,38 +1,28 @@
 //! Pictures from files.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use graph::{
     Call, Catalogue, Failure, Given, Input, Literal, NodeClass, Outcome, Schema, Validates, Value, Verdict,
 };
 
-use crate::folders::{Folders, Place};
 use crate::picture;
 use crate::value::{Image, Mask};
-use crate::{Error, Result, Studio};
+use crate::{Result, Runtime};
+use runtime::OutputStore;
+use runtime::folders::Place;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(LoadImage(Arc::clone(studio)));
-    catalogue.add(LoadImageMask(Arc::clone(studio)));
-    catalogue.add(LoadImageOutput(LoadImage(Arc::clone(studio))));
-}
-
-/// What a file's name stands for, as the file's bytes.
-pub(crate) fn read_annotated(folders: &Folders, name: &str) -> Result<Vec<u8>> {
-    let path = folders.annotated(name)?;
-    read(path)
-}
-
-fn read(path: PathBuf) -> Result<Vec<u8>> {
-    std::fs::read(&path).map_err(|source| Error::Io { path, source })
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(LoadImage(Arc::clone(runtime)));
+    catalogue.add(LoadImageMask(Arc::clone(runtime)));
+    catalogue.add(LoadImageOutput(LoadImage(Arc::clone(runtime))));
 }
 
 /// A sum over a file's bytes: it differs when the file does. It is compared with earlier ones of this process only.
-pub(crate) fn file_fingerprint(folders: &Folders, name: &str) -> Result<Literal> {
-    let bytes = read_annotated(folders, name)?;
+pub(crate) fn file_fingerprint(store: &dyn OutputStore, name: &str) -> Result<Literal> {
+    let bytes = store.read(name)?;
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     // Two sums, so that 128 bits stand for the file.
     let sums = [hasher.hash_one(&bytes), hasher.hash_one((&bytes, "again"))];
@@ -40,12 +30,14 @@ pub(crate) fn file_fingerprint(folders: &Folders, name: &str) -> Result<Literal>
 }
 
 /// Whether the file of the input `name` is there; if not, the text begins with `complaint`.
-pub(crate) fn file_verdict(folders: &Folders, given: &Given<'_>, name: &str, complaint: &str) -> Verdict {
+pub(crate) fn file_verdict(
+    store: &dyn OutputStore,
+    given: &Given<'_>,
+    name: &str,
+    complaint: &str,
+) -> Verdict {
     let Some(file) = given.constants.get(name).and_then(Literal::as_text) else { return Verdict::Good };
-    match folders.annotated(file) {
-        Ok(path) if path.exists() => Verdict::Good,
-        _ => Verdict::Because(format!("{complaint}: {file}")),
-    }
+    if store.has(file) { Verdict::Good } else { Verdict::Because(format!("{complaint}: {file}")) }
 }
 
 /// Transparency as ComfyUI has it: 1 where nothing is seen; a small empty mask if the picture has none.
@@ -61,11 +53,11 @@ fn validates() -> Validates {
     Validates { inputs: vec!["image"], ..Validates::default() }
 }
 
-struct LoadImage(Arc<Studio>);
+struct LoadImage(Arc<Runtime>);
 
 impl NodeClass for LoadImage {
     fn schema(&self) -> Schema {
-        let files = self.0.folders.pictures(Place::Input);
+        let files = self.0.outputs().pictures(Place::Input);
         Schema::new("LoadImage", "image")
             .title("Load Image")
             .about("Loads a picture from the input folder. Its transparency comes out as a mask.")
@@ -75,7 +67,7 @@ impl NodeClass for LoadImage {
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
-        let bytes = read_annotated(&self.0.folders, call.text("image")?)?;
+        let bytes = self.0.outputs().read(call.text("image")?)?;
         let image = picture::decode_frames(&self.0.host, &bytes)?;
         let mut mask = mask_of(&image)?;
         if mask.batch < image.batch {
@@ -85,7 +77,7 @@ impl NodeClass for LoadImage {
     }
 
     fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
-        Ok(Some(file_fingerprint(&self.0.folders, call.text("image")?)?))
+        Ok(Some(file_fingerprint(self.0.outputs(), call.text("image")?)?))
     }
 
     fn validates(&self) -> Validates {
@@ -93,15 +85,15 @@ impl NodeClass for LoadImage {
     }
 
     fn validate(&self, given: &Given<'_>) -> Result<Verdict, Failure> {
-        Ok(file_verdict(&self.0.folders, given, "image", "Invalid image file"))
+        Ok(file_verdict(self.0.outputs(), given, "image", "Invalid image file"))
     }
 }
 
-struct LoadImageMask(Arc<Studio>);
+struct LoadImageMask(Arc<Runtime>);
 
 impl NodeClass for LoadImageMask {
     fn schema(&self) -> Schema {
-        let files = self.0.folders.pictures(Place::Input);
+        let files = self.0.outputs().pictures(Place::Input);
         Schema::new("LoadImageMask", "mask")
             .title("Load Image (as Mask)")
             .about("Loads one channel of a picture from the input folder as a mask.")
@@ -111,7 +103,7 @@ impl NodeClass for LoadImageMask {
     }
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
-        let bytes = read_annotated(&self.0.folders, call.text("image")?)?;
+        let bytes = self.0.outputs().read(call.text("image")?)?;
         let image = picture::decode(&self.0.host, &bytes)?.with_channels(4)?;
         let mask = match call.text("channel")? {
             "red" => image.channel(0)?,
@@ -123,7 +115,7 @@ impl NodeClass for LoadImageMask {
     }
 
     fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
-        Ok(Some(file_fingerprint(&self.0.folders, call.text("image")?)?))
+        Ok(Some(file_fingerprint(self.0.outputs(), call.text("image")?)?))
     }
 
     fn validates(&self) -> Validates {
@@ -131,7 +123,7 @@ impl NodeClass for LoadImageMask {
     }
 
     fn validate(&self, given: &Given<'_>) -> Result<Verdict, Failure> {
-        Ok(file_verdict(&self.0.folders, given, "image", "Invalid image file"))
+        Ok(file_verdict(self.0.outputs(), given, "image", "Invalid image file"))
     }
 }
 
@@ -145,7 +137,7 @@ impl NodeClass for LoadImageOutput {
             ("refresh_button", true.into()),
             ("control_after_refresh", "first".into()),
         ]);
-        let files = self.0.0.folders.pictures(Place::Output);
+        let files = self.0.0.outputs().pictures(Place::Output);
         let menu = files.iter().map(|file| format!("{file} [output]"));
         let image = Input::choice("image", menu).with("image_upload", true).with("image_folder", "output");
         let mut schema = Schema::new("LoadImageOutput", "image")

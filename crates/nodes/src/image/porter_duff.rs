@@ -5,16 +5,16 @@ use std::sync::Arc;
 use graph::{Catalogue, Failure, Input, Outcome, Value};
 
 use super::resample::{Method, Target, scale_image, scale_mask};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::{Image, Mask};
 use crate::wanted::still_wanted;
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(PorterDuffImageComposite(Arc::clone(studio)));
-    catalogue.add(SplitImageWithAlpha(Arc::clone(studio)));
-    catalogue.add(JoinImageWithAlpha(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(PorterDuffImageComposite(Arc::clone(runtime)));
+    catalogue.add(SplitImageWithAlpha(Arc::clone(runtime)));
+    catalogue.add(JoinImageWithAlpha(Arc::clone(runtime)));
 }
 
 const MODES: [&str; 18] = [
@@ -34,7 +34,7 @@ class! {
         .input(Input::choice("mode", MODES).with("default", "DST"))
         .output("IMAGE")
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let (source, destination) = (call.object::<Image>("source")?, call.object::<Image>("destination")?);
         let source_mask = call.object::<Mask>("source_alpha")?;
         let destination_mask = call.object::<Mask>("destination_alpha")?;
@@ -129,7 +129,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .output("IMAGE")
         .output("MASK");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let mask = image.with_channels(4)?.channel(3)?.map(|alpha| 1.0 - alpha)?;
         Ok(Outcome::values([Value::object(image.with_channels(3)?), Value::object(mask)]))
@@ -144,7 +144,7 @@ class! {
         .input(Input::socket("image", "IMAGE"))
         .input(Input::socket("alpha", "MASK"))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let mask = scale_mask(&*call.object("alpha")?, Target::new(image.width, image.height), Method::Bilinear)?;
         let mut out = image.repeated_to(image.batch.min(mask.batch))?.with_channels(4)?;

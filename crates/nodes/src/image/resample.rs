@@ -10,10 +10,10 @@ use graph::Wanted;
 use rayon::prelude::*;
 use sampling::Latent;
 
-use crate::host::{Host, Values};
 use crate::value::{Image, Mask, filled};
 use crate::wanted::still_wanted_by;
 use crate::{Error, Result};
+use runtime::host::{Host, Values};
 
 /// The names of the ways to scale pictures, in the order that menus have.
 pub(crate) const IMAGE_METHODS: [&str; 5] = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"];
@@ -25,6 +25,8 @@ pub(crate) const CROPS: [&str; 2] = ["disabled", "center"];
 /// A way to scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
+    /// The pixel where a new one begins; no menu has it.
+    Nearest,
     NearestExact,
     Bilinear,
     Area,
@@ -102,6 +104,28 @@ pub(crate) fn scale_image_as_pillow(image: &Image, target: Target) -> Result<Ima
     Ok(Image::of([image.batch, target.height, target.width, image.channels], values))
 }
 
+/// Pictures in another size by a cubic filter that looks at all that a new pixel covers: PyTorch's bicubic with
+/// antialiasing.
+pub(crate) fn scale_image_smoothly(image: &Image, target: Target) -> Result<Image> {
+    let source = Grid {
+        batch: image.batch,
+        height: image.height,
+        width: image.width,
+        channels: image.channels,
+        values: &image.values,
+    };
+    let values = source.counted(image.host(), target, |grid| {
+        let (values, height, width) = grid.cropped(target)?;
+        let cut = Grid { height, width, values: &values, ..*grid };
+        // The reference's sums round once for each neighbour, and what comes of it is rounded to 8 bits.
+        let fused = |sum: f32, weight: f32, value: f32| weight.mul_add(value, sum);
+        let rows = cut.along_rows(&smooth_taps(width, target.width), fused)?;
+        let rows = Grid { width: target.width, values: &rows, ..cut };
+        rows.along_columns(&smooth_taps(height, target.height), fused)
+    })?;
+    Ok(Image::of([image.batch, target.height, target.width, image.channels], values))
+}
+
 /// Masks in another size.
 pub(crate) fn scale_mask(mask: &Mask, target: Target, method: Method) -> Result<Mask> {
     let source =
@@ -162,9 +186,10 @@ impl Grid<'_> {
         if method == Method::Lanczos {
             return pillow::scale(&cut, target, pillow::Filter::Lanczos);
         }
-        let rows = cut.along_rows(&taps(width, target.width, method))?;
+        let plain = |sum: f32, weight: f32, value: f32| sum + weight * value;
+        let rows = cut.along_rows(&taps(width, target.width, method), plain)?;
         let rows = Grid { width: target.width, values: &rows, ..cut };
-        rows.along_columns(&taps(height, target.height, method))
+        rows.along_columns(&taps(height, target.height, method), plain)
     }
 
     /// The part that has the target's proportions, from the middle, with its height and width.
@@ -204,7 +229,8 @@ impl Grid<'_> {
         Ok((out, kept_height, kept_width))
     }
 
-    fn along_rows(&self, taps: &[Taps]) -> Result<Vec<f32>> {
+    /// Each row in another length; `add` adds a weighted neighbour to a sum.
+    fn along_rows(&self, taps: &[Taps], add: impl Fn(f32, f32, f32) -> f32 + Sync) -> Result<Vec<f32>> {
         let channels = self.channels;
         let mut out = filled(&[self.batch, self.height, taps.len(), channels], 0.0)?;
         let job = Wanted::here();
@@ -214,7 +240,7 @@ impl Grid<'_> {
             for (pixel, taps) in out.chunks_exact_mut(channels).zip(taps) {
                 for (at, weight) in taps.iter() {
                     for (value, source) in pixel.iter_mut().zip(&row[at * channels..]) {
-                        *value += weight * source;
+                        *value = add(*value, weight, *source);
                     }
                 }
             }
@@ -223,7 +249,8 @@ impl Grid<'_> {
         Ok(out)
     }
 
-    fn along_columns(&self, taps: &[Taps]) -> Result<Vec<f32>> {
+    /// Each column in another length; `add` adds a weighted neighbour to a sum.
+    fn along_columns(&self, taps: &[Taps], add: impl Fn(f32, f32, f32) -> f32 + Sync) -> Result<Vec<f32>> {
         let row_len = self.width * self.channels;
         let mut out = filled(&[self.batch, taps.len(), row_len], 0.0)?;
         let job = Wanted::here();
@@ -233,7 +260,7 @@ impl Grid<'_> {
             for (at, weight) in taps[row].iter() {
                 let start = (item * self.height + at) * row_len;
                 for (value, source) in out.iter_mut().zip(&self.values[start..start + row_len]) {
-                    *value += weight * source;
+                    *value = add(*value, weight, *source);
                 }
             }
             Ok::<(), Error>(())
@@ -259,6 +286,7 @@ fn taps(from: usize, to: usize, method: Method) -> Vec<Taps> {
         .map(|index| {
             let centre = (index as f32 + 0.5) * scale;
             Taps(match method {
+                Method::Nearest => vec![(((index as f32 * scale) as usize).min(last), 1.0)],
                 Method::NearestExact => vec![((centre as usize).min(last), 1.0)],
                 Method::Area => {
                     let (start, end) = (index * from / to, ((index + 1) * from).div_ceil(to));
@@ -274,6 +302,30 @@ fn taps(from: usize, to: usize, method: Method) -> Vec<Taps> {
             })
         })
         .collect()
+}
+
+/// Cubic convolution with the factor -0.5 over all that a new value covers, at least four neighbours; those beyond the edge
+/// do not count.
+fn smooth_taps(from: usize, to: usize) -> Vec<Taps> {
+    const A: f32 = -0.5;
+    let weight = |x: f32| match x.abs() {
+        near if near < 1.0 => ((A + 2.0).mul_add(near, -(A + 3.0)) * near).mul_add(near, 1.0),
+        far if far < 2.0 => A.mul_add(far, -5.0 * A).mul_add(far, 8.0 * A).mul_add(far, -4.0 * A),
+        _ => 0.0,
+    };
+    let scale = from as f32 / to as f32;
+    let stretch = scale.max(1.0);
+    let (reach, shrink) = (2.0 * stretch, 1.0 / stretch);
+    let around = |index: usize| {
+        let centre = scale * (index as f32 + 0.5);
+        let first = (centre - reach + 0.5).max(0.0) as usize;
+        let end = ((centre + reach + 0.5) as usize).min(from);
+        let weights: Vec<f32> =
+            (first..end).map(|at| weight((f64::from(at as f32 - centre) + 0.5) as f32 * shrink)).collect();
+        let sum: f32 = weights.iter().sum();
+        Taps(weights.into_iter().enumerate().map(|(at, weight)| (first + at, weight / sum)).collect())
+    };
+    (0..to).map(around).collect()
 }
 
 /// Cubic convolution with the factor -0.75, over four neighbours; beyond the edge the last value goes on.

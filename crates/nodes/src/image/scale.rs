@@ -6,19 +6,18 @@ use graph::{Call, Catalogue, Failure, Input, Kind, Outcome, Value};
 
 use super::resample::{CROPS, IMAGE_METHODS, Method, Target, scale_image};
 use super::{MAX_RESOLUTION, pixels};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::{Image, Mask};
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(ImageScale(Arc::clone(studio)));
-    catalogue.add(ImageScaleBy(Arc::clone(studio)));
-    catalogue.add(ImageScaleToTotalPixels(Arc::clone(studio)));
-    catalogue.add(ImageScaleToMaxDimension(Arc::clone(studio)));
-    catalogue.add(FluxKontextImageScale(Arc::clone(studio)));
-    catalogue.add(ResizeAndPadImage(Arc::clone(studio)));
-    catalogue.add(ResizeImageMaskNode(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(ImageScale(Arc::clone(runtime)));
+    catalogue.add(ImageScaleBy(Arc::clone(runtime)));
+    catalogue.add(ImageScaleToTotalPixels(Arc::clone(runtime)));
+    catalogue.add(ImageScaleToMaxDimension(Arc::clone(runtime)));
+    catalogue.add(ResizeAndPadImage(Arc::clone(runtime)));
+    catalogue.add(ResizeImageMaskNode(Arc::clone(runtime)));
 }
 
 fn method(call: &Call, name: &str) -> Result<Method, Failure> {
@@ -40,7 +39,7 @@ class! {
         .input(pixels("height", 512, 0, 1))
         .input(Input::choice("crop", CROPS))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let (width, height) = (call.size("width")?, call.size("height")?);
         if (width, height) == (0, 0) {
@@ -60,7 +59,7 @@ class! {
         .input(methods("upscale_method"))
         .input(Input::float("scale_by", 1.0, 0.01, 8.0, 0.01))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let target = Size::of(&image).times(call.float("scale_by")?).target(false);
         Ok(Outcome::object(scale_image(&image, target, method(call, "upscale_method")?)?))
@@ -77,7 +76,7 @@ class! {
         .input(Input::float("megapixels", 1.0, 0.01, 16.0, 0.01))
         .input(Input::int("resolution_steps", 1, 1, 256).optional())
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         // Workflows from before this input do not have it.
         let steps = if call.inputs.first("resolution_steps").is_some() { call.size("resolution_steps")? } else { 1 };
@@ -96,47 +95,10 @@ class! {
         .input(Input::choice("upscale_method", ["area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"]))
         .input(pixels("largest_size", 512, 0, 1))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let target = Size::of(&image).with_longer_side(call.size("largest_size")?).target(false);
         Ok(Outcome::object(scale_image(&image, target, method(call, "upscale_method")?)?))
-    }
-}
-
-/// The sizes that FLUX Kontext was trained on: width and height.
-const KONTEXT_SIZES: [(usize, usize); 17] = [
-    (672, 1568),
-    (688, 1504),
-    (720, 1456),
-    (752, 1392),
-    (800, 1328),
-    (832, 1248),
-    (880, 1184),
-    (944, 1104),
-    (1024, 1024),
-    (1104, 944),
-    (1184, 880),
-    (1248, 832),
-    (1328, 800),
-    (1392, 752),
-    (1456, 720),
-    (1504, 688),
-    (1568, 672),
-];
-
-class! {
-    FluxKontextImageScale in "advanced/conditioning/flux";
-    |schema| schema
-        .about("Scales a picture to the nearest of the sizes that FLUX Kontext knows.")
-        .input(Input::socket("image", "IMAGE"))
-        .output("IMAGE");
-    |studio, call| {
-        let image = call.object::<Image>("image")?;
-        let aspect = image.width as f64 / image.height as f64;
-        let distance = |(width, height): &(usize, usize)| (aspect - *width as f64 / *height as f64).abs();
-        let nearest = KONTEXT_SIZES.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        let (width, height) = *nearest.expect("the list is not empty");
-        Ok(Outcome::object(scale_image(&image, Target::cropped(width, height), Method::Lanczos)?))
     }
 }
 
@@ -150,7 +112,7 @@ class! {
         .input(Input::choice("padding_color", ["white", "black"]))
         .input(Input::choice("interpolation", ["area", "bicubic", "nearest-exact", "bilinear", "lanczos"]))
         .output("IMAGE");
-    |studio, call| {
+    |runtime, call| {
         let image = call.object::<Image>("image")?;
         let (width, height) = (call.size("target_width")?, call.size("target_height")?);
         let factor = (width as f64 / image.width as f64).min(height as f64 / image.height as f64);
@@ -179,7 +141,7 @@ class! {
         schema.outputs[0].match_template = Some("input_type".to_owned());
         schema
     };
-    |studio, call| {
+    |runtime, call| {
         let method = method(call, "scale_method")?;
         let input = call.value("input")?;
         if let Some(image) = input.downcast::<Image>() {

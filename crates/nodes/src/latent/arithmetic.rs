@@ -6,18 +6,18 @@ use graph::{Call, Catalogue, Failure, Input, Outcome};
 use sampling::Latent;
 
 use super::{axes, fit};
+use crate::class::class;
 use crate::image::{Method, Target, scale_latent};
-use crate::studio::class;
 use crate::value::LatentImage;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(LatentAdd(Arc::clone(studio)));
-    catalogue.add(LatentSubtract(Arc::clone(studio)));
-    catalogue.add(LatentMultiply(Arc::clone(studio)));
-    catalogue.add(LatentInterpolate(Arc::clone(studio)));
-    catalogue.add(LatentBlend(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(LatentAdd(Arc::clone(runtime)));
+    catalogue.add(LatentSubtract(Arc::clone(runtime)));
+    catalogue.add(LatentMultiply(Arc::clone(runtime)));
+    catalogue.add(LatentInterpolate(Arc::clone(runtime)));
+    catalogue.add(LatentBlend(Arc::clone(runtime)));
 }
 
 /// `f` of each value of `samples1` and the one of `samples2` at its place.
@@ -38,7 +38,7 @@ class! {
         .input(Input::socket("samples1", "LATENT"))
         .input(Input::socket("samples2", "LATENT"))
         .output("LATENT");
-    |studio, call| zipped(call, |a, b| a + b)
+    |runtime, call| zipped(call, |a, b| a + b)
 }
 
 class! {
@@ -48,7 +48,7 @@ class! {
         .input(Input::socket("samples1", "LATENT"))
         .input(Input::socket("samples2", "LATENT"))
         .output("LATENT");
-    |studio, call| zipped(call, |a, b| a - b)
+    |runtime, call| zipped(call, |a, b| a - b)
 }
 
 class! {
@@ -58,7 +58,7 @@ class! {
         .input(Input::socket("samples", "LATENT"))
         .input(Input::float("multiplier", 1.0, -10.0, 10.0, 0.01))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let factor = call.float("multiplier")? as f32;
         let multiplied = latent.with_equal(|| {
@@ -78,7 +78,7 @@ class! {
         .input(Input::socket("samples2", "LATENT"))
         .input(Input::float("ratio", 1.0, 0.0, 1.0, 0.01))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let first = call.object::<LatentImage>("samples1")?;
         let second = fit(&call.object::<LatentImage>("samples2")?.samples, first.samples.shape())?;
         let ratio = call.float("ratio")? as f32;
@@ -125,7 +125,7 @@ class! {
         .input(Input::socket("samples2", "LATENT"))
         .input(Input::float("blend_factor", 0.5, 0.0, 1.0, 0.01))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let first = call.object::<LatentImage>("samples1")?;
         let mut second = Latent::clone(&call.object::<LatentImage>("samples2")?.samples);
         let (height, width) = axes::size(&first.samples)?;

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Input, NodeClass, Outcome, Schema, Slot, Value};
 
 use super::{axes, fit_size};
+use crate::class::class;
 use crate::image::{Method, Target, growing, grown, scale_mask};
-use crate::studio::class;
 use crate::value::{LatentImage, Mask};
-use crate::{Result, Studio};
+use crate::{Result, Runtime};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(LatentFromBatch(Arc::clone(studio)));
-    catalogue.add(RepeatLatentBatch(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(LatentFromBatch(Arc::clone(runtime)));
+    catalogue.add(RepeatLatentBatch(Arc::clone(runtime)));
     catalogue.add(RebatchLatents);
-    catalogue.add(LatentBatch(Arc::clone(studio)));
-    catalogue.add(BatchLatentsNode(Arc::clone(studio)));
-    catalogue.add(LatentBatchSeedBehavior(Arc::clone(studio)));
-    catalogue.add(SetLatentNoiseMask(Arc::clone(studio)));
+    catalogue.add(LatentBatch(Arc::clone(runtime)));
+    catalogue.add(BatchLatentsNode(Arc::clone(runtime)));
+    catalogue.add(LatentBatchSeedBehavior(Arc::clone(runtime)));
+    catalogue.add(SetLatentNoiseMask(Arc::clone(runtime)));
 }
 
 class! {
@@ -30,7 +30,7 @@ class! {
         .input(Input::int("batch_index", 0, 0, 63))
         .input(Input::int("length", 1, 1, 64))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let start = call.size("batch_index")?.min(latent.batch().saturating_sub(1));
         let length = call.size("length")?.min(latent.batch() - start);
@@ -59,7 +59,7 @@ class! {
         .input(Input::socket("samples", "LATENT"))
         .input(Input::int("amount", 1, 1, 64))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let amount = call.size("amount")?;
         let batch = latent.batch().saturating_mul(amount);
@@ -87,7 +87,7 @@ class! {
         .input(Input::socket("samples1", "LATENT"))
         .input(Input::socket("samples2", "LATENT"))
         .output("LATENT");
-    |studio, call| Ok(Outcome::object(joined(&[call.object("samples1")?, call.object("samples2")?])?))
+    |runtime, call| Ok(Outcome::object(joined(&[call.object("samples1")?, call.object("samples2")?])?))
 }
 
 class! {
@@ -97,7 +97,7 @@ class! {
         .about("Joins any number of batches. All are scaled and cut to the size of the first.")
         .input(growing("latents", "LATENT", "latent", 2))
         .output("LATENT");
-    |studio, call| Ok(Outcome::object(joined(&grown(call, "latents")?)?))
+    |runtime, call| Ok(Outcome::object(joined(&grown(call, "latents")?)?))
 }
 
 /// All latents in one batch, with what else the first one says.
@@ -195,7 +195,7 @@ class! {
         .input(Input::socket("samples", "LATENT"))
         .input(Input::choice("seed_behavior", ["random", "fixed"]).with("default", "fixed"))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let first = latent.batch_index.as_ref().and_then(|indices| indices.first()).copied().unwrap_or(0);
         let batch_index = (call.text("seed_behavior")? == "fixed").then(|| vec![first; latent.batch()]);
@@ -211,7 +211,7 @@ class! {
         .input(Input::socket("samples", "LATENT"))
         .input(Input::socket("mask", "MASK"))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let noise_mask = Some(Mask::clone(&*call.object("mask")?));
         Ok(Outcome::object(LatentImage { noise_mask, ..LatentImage::clone(&latent) }))

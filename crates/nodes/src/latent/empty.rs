@@ -5,32 +5,29 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Input, Outcome, Schema};
 use sampling::Latent;
 
-use crate::Studio;
+use crate::Runtime;
+use crate::class::class;
 use crate::image::pixels;
-use crate::studio::class;
 use crate::value::LatentImage;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(EmptyLatentImage(Arc::clone(studio)));
-    catalogue.add(EmptySD3LatentImage(Arc::clone(studio)));
-    catalogue.add(EmptyFlux2LatentImage(Arc::clone(studio)));
-    catalogue.add(EmptyHunyuanLatentVideo(Arc::clone(studio)));
-    catalogue.add(EmptyLTXVLatentVideo(Arc::clone(studio)));
-    catalogue.add(EmptyMochiLatentVideo(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(EmptyLatentImage(Arc::clone(runtime)));
+    catalogue.add(EmptyHunyuanLatentVideo(Arc::clone(runtime)));
+    catalogue.add(EmptyHunyuanVideo15Latent(Arc::clone(runtime)));
 }
 
 /// What an empty latent of a family looks like.
-struct Family {
-    channels: usize,
+pub(crate) struct EmptyLatent {
+    pub(crate) channels: usize,
     /// Pixels along one side of a value.
-    pixels: usize,
+    pub(crate) pixels: usize,
     /// Frames for one latent frame after the first; none for still pictures.
-    frames: Option<usize>,
+    pub(crate) frames: Option<usize>,
 }
 
-impl Family {
-    fn empty(&self, studio: &Studio, call: &Call) -> Result<Outcome, Failure> {
+impl EmptyLatent {
+    pub(crate) fn empty(&self, runtime: &Runtime, call: &Call) -> Result<Outcome, Failure> {
         let batch = call.size("batch_size")?;
         let (height, width) = (call.size("height")? / self.pixels, call.size("width")? / self.pixels);
         let mut shape = vec![batch, self.channels];
@@ -38,10 +35,8 @@ impl Family {
             shape.push(call.size("length")?.saturating_sub(1) / frames + 1);
         }
         shape.extend([height, width]);
-        let room = studio.host.room(&shape)?;
-        let mut latent = LatentImage::new(room.latent(Latent::zeros(&shape)));
-        latent.pixels_per_value = (self.pixels != 8).then_some(self.pixels);
-        Ok(Outcome::object(latent))
+        let room = runtime.host.room(&shape)?;
+        Ok(Outcome::object(LatentImage::new(room.latent(Latent::zeros(&shape)))))
     }
 }
 
@@ -50,7 +45,12 @@ fn batch_size() -> Input {
 }
 
 /// Width and height with a step and a least value, then frames if it is a video, then the batch.
-fn sized(schema: Schema, [width, height]: [i64; 2], step: [i64; 2], length: Option<Input>) -> Schema {
+pub(crate) fn sized(
+    schema: Schema,
+    [width, height]: [i64; 2],
+    step: [i64; 2],
+    length: Option<Input>,
+) -> Schema {
     let [step, min] = step;
     let mut schema =
         schema.input(pixels("width", width, min, step)).input(pixels("height", height, min, step));
@@ -64,20 +64,7 @@ class! {
     EmptyLatentImage in "latent";
     |schema| sized(schema.title("Empty Latent Image"), [512, 512], [8, 16], None)
         .about("Makes empty latents of four channels.");
-    |studio, call| Family { channels: 4, pixels: 8, frames: None }.empty(studio, call)
-}
-
-class! {
-    EmptySD3LatentImage in "latent/sd3";
-    |schema| sized(schema, [1024, 1024], [16, 16], None).about("Makes empty latents of sixteen channels.");
-    |studio, call| Family { channels: 16, pixels: 8, frames: None }.empty(studio, call)
-}
-
-class! {
-    EmptyFlux2LatentImage in "latent";
-    |schema| sized(schema.title("Empty Flux 2 Latent"), [1024, 1024], [16, 16], None)
-        .about("Makes empty latents for FLUX.2.");
-    |studio, call| Family { channels: 128, pixels: 16, frames: None }.empty(studio, call)
+    |runtime, call| EmptyLatent { channels: 4, pixels: 8, frames: None }.empty(runtime, call)
 }
 
 class! {
@@ -88,20 +75,18 @@ class! {
         [16, 16],
         Some(pixels("length", 25, 1, 4)),
     )
-    .about("Makes empty latent videos for HunyuanVideo, Wan and others.");
-    |studio, call| Family { channels: 16, pixels: 8, frames: Some(4) }.empty(studio, call)
+    .about("Makes empty latent videos of sixteen channels.");
+    |runtime, call| EmptyLatent { channels: 16, pixels: 8, frames: Some(4) }.empty(runtime, call)
 }
 
 class! {
-    EmptyLTXVLatentVideo in "latent/video/ltxv";
-    |schema| sized(schema, [768, 512], [32, 64], Some(pixels("length", 97, 1, 8)))
-        .about("Makes empty latent videos for LTX-Video.");
-    |studio, call| Family { channels: 128, pixels: 32, frames: Some(8) }.empty(studio, call)
-}
-
-class! {
-    EmptyMochiLatentVideo in "latent/video";
-    |schema| sized(schema, [848, 480], [16, 16], Some(pixels("length", 25, 7, 6)))
-        .about("Makes empty latent videos for Mochi.");
-    |studio, call| Family { channels: 12, pixels: 8, frames: Some(6) }.empty(studio, call)
+    EmptyHunyuanVideo15Latent in "latent/video";
+    |schema| sized(
+        schema.title("Empty HunyuanVideo 1.5 Latent"),
+        [848, 480],
+        [16, 16],
+        Some(pixels("length", 25, 1, 4)),
+    )
+    .about("Makes empty latent videos of thirty-two channels.");
+    |runtime, call| EmptyLatent { channels: 32, pixels: 16, frames: Some(4) }.empty(runtime, call)
 }

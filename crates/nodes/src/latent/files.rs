@@ -11,18 +11,18 @@ use graph::{
 use meta::{DType, Shape};
 use sampling::Latent;
 
-use crate::folders::Place;
-use crate::host::{Host, Samples};
 use crate::image::{file_fingerprint, file_verdict};
 use crate::saving::{file_item, provenance};
-use crate::studio::decode_values;
 use crate::value::LatentImage;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::decode_values;
+use runtime::folders::Place;
+use runtime::host::{Host, Samples};
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(SaveLatent(Arc::clone(studio)));
-    catalogue.add(LoadLatent(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(SaveLatent(Arc::clone(runtime)));
+    catalogue.add(LoadLatent(Arc::clone(runtime)));
 }
 
 /// The tensor with the values.
@@ -31,7 +31,7 @@ const VALUES: &str = "latent_tensor";
 const SCALE_MARK: &str = "latent_format_version_0";
 const OLD_SCALE: f32 = 0.18215;
 
-struct SaveLatent(Arc<Studio>);
+struct SaveLatent(Arc<Runtime>);
 
 impl NodeClass for SaveLatent {
     fn schema(&self) -> Schema {
@@ -64,7 +64,7 @@ fn written(name: &str, latent: &Latent, texts: &[(String, String)]) -> Result<Ve
     Ok(file)
 }
 
-struct LoadLatent(Arc<Studio>);
+struct LoadLatent(Arc<Runtime>);
 
 impl NodeClass for LoadLatent {
     fn schema(&self) -> Schema {

@@ -6,26 +6,26 @@ use graph::{Catalogue, Failure, Input, Outcome};
 use sampling::Latent;
 
 use super::axes;
-use crate::host::Host;
+use crate::class::class;
 use crate::image::{
     CROPS, LATENT_METHODS, MAX_RESOLUTION, Method, Patch, Target, composite, pixels, scale_latent,
 };
-use crate::studio::class;
 use crate::value::{LatentImage, Mask};
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::host::Host;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(LatentUpscale(Arc::clone(studio)));
-    catalogue.add(LatentUpscaleBy(Arc::clone(studio)));
-    catalogue.add(LatentComposite(Arc::clone(studio)));
-    catalogue.add(LatentCompositeMasked(Arc::clone(studio)));
-    catalogue.add(LatentRotate(Arc::clone(studio)));
-    catalogue.add(LatentFlip(Arc::clone(studio)));
-    catalogue.add(LatentCrop(Arc::clone(studio)));
-    catalogue.add(LatentConcat(Arc::clone(studio)));
-    catalogue.add(LatentCut(Arc::clone(studio)));
-    catalogue.add(LatentCutToBatch(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(LatentUpscale(Arc::clone(runtime)));
+    catalogue.add(LatentUpscaleBy(Arc::clone(runtime)));
+    catalogue.add(LatentComposite(Arc::clone(runtime)));
+    catalogue.add(LatentCompositeMasked(Arc::clone(runtime)));
+    catalogue.add(LatentRotate(Arc::clone(runtime)));
+    catalogue.add(LatentFlip(Arc::clone(runtime)));
+    catalogue.add(LatentCrop(Arc::clone(runtime)));
+    catalogue.add(LatentConcat(Arc::clone(runtime)));
+    catalogue.add(LatentCut(Arc::clone(runtime)));
+    catalogue.add(LatentCutToBatch(Arc::clone(runtime)));
 }
 
 /// Pixels of one value that these nodes count with, whatever the model.
@@ -42,7 +42,7 @@ class! {
         .input(pixels("height", 512, 0, 8))
         .input(Input::choice("crop", CROPS))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let (rows, columns) = axes::size(&latent.samples)?;
         let follows = |length: usize, of: usize, side: usize| {
@@ -69,7 +69,7 @@ class! {
         .input(Input::choice("upscale_method", LATENT_METHODS))
         .input(Input::float("scale_by", 1.5, 0.01, 8.0, 0.01))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let (rows, columns) = axes::size(&latent.samples)?;
         let factor = call.float("scale_by")?;
@@ -99,7 +99,7 @@ class! {
         .input(pixels("y", 0, 0, 8))
         .input(pixels("feather", 0, 0, 8))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let to = call.object::<LatentImage>("samples_to")?;
         let from = call.object::<LatentImage>("samples_from")?;
         let (height, width) = axes::size(&to.samples)?;
@@ -114,7 +114,7 @@ class! {
             right: left + columns < width,
         };
         let mask = match feather > 0 && rows > 0 && columns > 0 {
-            true => Some(Arc::new(edges.mask(&studio.host, rows, columns, feather)?)),
+            true => Some(Arc::new(edges.mask(&runtime.host, rows, columns, feather)?)),
             false => None,
         };
         let patch = Patch { left, top, width: columns, height: rows, mask };
@@ -164,7 +164,7 @@ class! {
         .input(Input::boolean("resize_source", false))
         .input(Input::socket("mask", "MASK").optional())
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let destination = call.object::<LatentImage>("destination")?;
         let mut source = Latent::clone(&call.object::<LatentImage>("source")?.samples);
         if call.boolean("resize_source")? {
@@ -213,7 +213,7 @@ class! {
         .input(Input::socket("samples", "LATENT"))
         .input(Input::choice("rotation", ["none", "90 degrees", "180 degrees", "270 degrees"]))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let (height, width) = axes::size(&latent.samples)?;
         let samples = &latent.samples;
@@ -237,7 +237,7 @@ class! {
         .input(Input::socket("samples", "LATENT"))
         .input(Input::choice("flip_method", ["x-axis: vertically", "y-axis: horizontally"]))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let (height, width) = axes::size(&latent.samples)?;
         let is_vertical = call.text("flip_method")?.starts_with('x');
@@ -259,7 +259,7 @@ class! {
         .input(pixels("x", 0, 0, 8))
         .input(pixels("y", 0, 0, 8))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let (height, width) = axes::size(&latent.samples)?;
         // At least 64 pixels stay, if there are as many.
@@ -280,7 +280,7 @@ class! {
         .input(Input::socket("samples2", "LATENT"))
         .input(Input::choice("dim", ["x", "-x", "y", "-y", "t", "-t"]))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let first = call.object::<LatentImage>("samples1")?;
         let second = axes::repeated_to(&call.object::<LatentImage>("samples2")?.samples, first.batch())?;
         let name = call.text("dim")?;
@@ -303,7 +303,7 @@ class! {
         .input(Input::int("index", 0, -(MAX_RESOLUTION as i64), MAX_RESOLUTION).with("step", 1))
         .input(pixels("amount", 1, 1, 1))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let axis = axes::named(&latent.samples, call.text("dim")?)?;
         let length = latent.samples.shape()[axis];
@@ -327,7 +327,7 @@ class! {
         .input(Input::choice("dim", ["t", "x", "y"]))
         .input(pixels("slice_size", 1, 1, 1))
         .output("LATENT");
-    |studio, call| {
+    |runtime, call| {
         let latent = call.object::<LatentImage>("samples")?;
         let axis = axes::named(&latent.samples, call.text("dim")?)?;
         if axis < 2 {

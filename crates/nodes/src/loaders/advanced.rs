@@ -10,23 +10,24 @@ use super::placing::{
     virtual_vram_input,
 };
 use super::variants::MODULE;
-use crate::Studio;
-use crate::studio::{Placing, class};
+use crate::Runtime;
+use crate::class::class;
+use runtime::Placing;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(CheckpointLoaderAdvancedMultiGPU(Arc::clone(studio)));
-    catalogue.add(CheckpointLoaderAdvancedDisTorch2MultiGPU(Arc::clone(studio)));
-    catalogue.add(DeviceSelectorMultiGPU(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(CheckpointLoaderAdvancedMultiGPU(Arc::clone(runtime)));
+    catalogue.add(CheckpointLoaderAdvancedDisTorch2MultiGPU(Arc::clone(runtime)));
+    catalogue.add(DeviceSelectorMultiGPU(Arc::clone(runtime)));
 }
 
 class! {
     /// A checkpoint, each part on its device.
     CheckpointLoaderAdvancedMultiGPU in "multigpu";
-    |studio, schema| {
-        let device = |name: &str| device_input(studio, name, &usual_device(studio));
+    |runtime, schema| {
+        let device = |name: &str| device_input(runtime, name, &usual_device(runtime));
         schema
-            .input(Input::choice("ckpt_name", studio.names("checkpoints")))
+            .input(Input::choice("ckpt_name", runtime.names("checkpoints")))
             .input(device("unet_device"))
             .input(device("clip_device"))
             .input(device("vae_device"))
@@ -36,29 +37,29 @@ class! {
             .output("VAE")
             .module(MODULE)
     };
-    |studio, call| {
+    |runtime, call| {
         let on = |input: &str| -> Result<Placing, Failure> {
-            Ok(Placing::automatic(device_of(studio, call, input)?))
+            Ok(Placing::automatic(device_of(runtime, call, input)?))
         };
         let (model, clip, vae) = (on("unet_device")?, on("clip_device")?, on("vae_device")?);
-        Ok(Outcome::values(load_whole(studio, call, [&model, &clip, &vae])?))
+        Ok(Outcome::values(load_whole(runtime, call, [&model, &clip, &vae])?))
     }
 }
 
 class! {
     /// A checkpoint, each part spread over devices.
     CheckpointLoaderAdvancedDisTorch2MultiGPU in "multigpu/distorch_2";
-    |studio, schema| {
-        let usual = usual_device(studio);
+    |runtime, schema| {
+        let usual = usual_device(runtime);
         schema
-            .input(Input::choice("ckpt_name", studio.names("checkpoints")))
-            .input(device_input(studio, "unet_compute_device", &usual))
+            .input(Input::choice("ckpt_name", runtime.names("checkpoints")))
+            .input(device_input(runtime, "unet_compute_device", &usual))
             .input(virtual_vram_input("unet_virtual_vram_gb", 4.0, 128.0))
-            .input(device_input(studio, "unet_donor_device", "cpu"))
-            .input(device_input(studio, "clip_compute_device", "cpu"))
+            .input(device_input(runtime, "unet_donor_device", "cpu"))
+            .input(device_input(runtime, "clip_compute_device", "cpu"))
             .input(virtual_vram_input("clip_virtual_vram_gb", 2.0, 128.0))
-            .input(device_input(studio, "clip_donor_device", "cpu"))
-            .input(device_input(studio, "vae_device", &usual))
+            .input(device_input(runtime, "clip_donor_device", "cpu"))
+            .input(device_input(runtime, "vae_device", &usual))
             .input(expert_input("unet_expert_mode_allocations").optional())
             .input(expert_input("clip_expert_mode_allocations").optional())
             .input(Input::boolean("high_precision_loras", true).optional())
@@ -70,36 +71,36 @@ class! {
             .output("VAE")
             .module(MODULE)
     };
-    |studio, call| {
+    |runtime, call| {
         let of = |part: &str| -> Result<Placing, Failure> {
             let input = |name: &str| format!("{part}_{name}");
             let expert = input("expert_mode_allocations");
             let asked = Asked {
-                compute: device_of(studio, call, &input("compute_device"))?,
+                compute: device_of(runtime, call, &input("compute_device"))?,
                 virtual_vram_gb: float_or(call, &input("virtual_vram_gb"), 0.0)?,
-                donors: vec![device_of(studio, call, &input("donor_device"))?],
+                donors: vec![device_of(runtime, call, &input("donor_device"))?],
                 expert: text_or(call, &expert, "")?,
             };
-            placing(studio, call, &asked)
+            placing(runtime, call, &asked)
         };
         let (model, clip) = (of("unet")?, of("clip")?);
         let vae = Placing {
             retention: model.retention,
-            ..Placing::automatic(device_of(studio, call, "vae_device")?)
+            ..Placing::automatic(device_of(runtime, call, "vae_device")?)
         };
         // Others leave once, before the first part is loaded, and not the parts themselves.
         let clip = Placing { eject_others: false, ..clip };
-        Ok(Outcome::values(load_whole(studio, call, [&model, &clip, &vae])?))
+        Ok(Outcome::values(load_whole(runtime, call, [&model, &clip, &vae])?))
     }
 }
 
 class! {
     /// The name of a device.
     DeviceSelectorMultiGPU in "multigpu";
-    |studio, schema| schema
-        .input(Input::choice("device", studio.device_names()))
+    |runtime, schema| schema
+        .input(Input::choice("device", runtime.device_names()))
         .title("Device")
         .named_output("MULTIGPUDEVICE", "device")
         .module(MODULE);
-    |studio, call| Ok(Outcome::one(call.text("device")?))
+    |runtime, call| Ok(Outcome::one(call.text("device")?))
 }

@@ -9,16 +9,16 @@ use models::detect::Role;
 use super::text_encoders::clip_of_checkpoint;
 use super::variants::add_with_variants;
 use super::{Found, Loader, gguf_names};
-use crate::Studio;
-use crate::studio::Placing;
+use crate::Runtime;
+use runtime::Placing;
 
 /// Adds the loaders of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    add_with_variants(catalogue, studio, CheckpointSimple);
-    add_with_variants(catalogue, studio, Unet);
-    add_with_variants(catalogue, studio, UnetGguf { advanced: false });
-    add_with_variants(catalogue, studio, UnetGguf { advanced: true });
-    add_with_variants(catalogue, studio, Autoencoder);
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    add_with_variants(catalogue, runtime, CheckpointSimple);
+    add_with_variants(catalogue, runtime, Unet);
+    add_with_variants(catalogue, runtime, UnetGguf { advanced: false });
+    add_with_variants(catalogue, runtime, UnetGguf { advanced: true });
+    add_with_variants(catalogue, runtime, Autoencoder);
 }
 
 /// `CheckpointLoaderSimple`: diffusion model, text encoders and autoencoder of one file.
@@ -37,8 +37,8 @@ impl Loader for CheckpointSimple {
         "loaders"
     }
 
-    fn inputs(&self, studio: &Studio) -> Vec<Input> {
-        vec![Input::choice("ckpt_name", studio.names("checkpoints"))]
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
+        vec![Input::choice("ckpt_name", runtime.names("checkpoints"))]
     }
 
     fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
@@ -49,24 +49,24 @@ impl Loader for CheckpointSimple {
         &["MODEL", "CLIP", "VAE"]
     }
 
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
-        load_whole(studio, call, [placing, placing, placing])
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+        load_whole(runtime, call, [placing, placing, placing])
     }
 }
 
 /// Loads a whole checkpoint, its diffusion model, text encoders and autoencoder each where it is told. A part
 /// that the file lacks is nothing; the nodes that need it say so.
 pub(super) fn load_whole(
-    studio: &Studio,
+    runtime: &Runtime,
     call: &Call,
     [model, clip, vae]: [&Placing; 3],
 ) -> Result<Vec<Value>, Failure> {
-    let found = Found::named(studio, call, "ckpt_name", &["checkpoints"])?;
+    let found = Found::named(runtime, call, "ckpt_name", &["checkpoints"])?;
     let has = |role: Role| found.detected.parts_for(role).next().is_some();
     let none = Value::Literal(Literal::Null);
-    let model = found.model(studio, None, model)?;
-    let clip = if has(Role::Text) { clip_of_checkpoint(studio, &found, clip)? } else { none.clone() };
-    let vae = if has(Role::Autoencoder) { found.vae(studio, vae)? } else { none };
+    let model = found.model(runtime, None, model)?;
+    let clip = if has(Role::Text) { clip_of_checkpoint(runtime, &found, clip)? } else { none.clone() };
+    let vae = if has(Role::Autoencoder) { found.vae(runtime, vae)? } else { none };
     Ok(vec![model, clip, vae])
 }
 
@@ -86,10 +86,10 @@ impl Loader for Unet {
         "advanced/loaders"
     }
 
-    fn inputs(&self, studio: &Studio) -> Vec<Input> {
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
         let dtypes = ["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"];
         vec![
-            Input::choice("unet_name", studio.names("diffusion_models")),
+            Input::choice("unet_name", runtime.names("diffusion_models")),
             Input::choice("weight_dtype", dtypes),
         ]
     }
@@ -102,10 +102,10 @@ impl Loader for Unet {
         &["MODEL"]
     }
 
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
-        let found = Found::named(studio, call, "unet_name", &["diffusion_models"])?;
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+        let found = Found::named(runtime, call, "unet_name", &["diffusion_models"])?;
         let cast = cast_of(call.text("weight_dtype")?);
-        Ok(vec![found.model(studio, cast, placing)?])
+        Ok(vec![found.model(runtime, cast, placing)?])
     }
 }
 
@@ -140,8 +140,8 @@ impl Loader for UnetGguf {
         "bootleg"
     }
 
-    fn inputs(&self, studio: &Studio) -> Vec<Input> {
-        let mut inputs = vec![Input::choice("unet_name", gguf_names(studio, &UNET_FOLDERS))];
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
+        let mut inputs = vec![Input::choice("unet_name", gguf_names(runtime, &UNET_FOLDERS))];
         if self.advanced {
             let dtypes = ["default", "target", "float32", "float16", "bfloat16"];
             inputs.push(Input::choice("dequant_dtype", dtypes).with("default", "default"));
@@ -159,9 +159,9 @@ impl Loader for UnetGguf {
         &["MODEL"]
     }
 
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
-        let found = Found::named(studio, call, "unet_name", &UNET_FOLDERS)?;
-        Ok(vec![found.model(studio, None, placing)?])
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+        let found = Found::named(runtime, call, "unet_name", &UNET_FOLDERS)?;
+        Ok(vec![found.model(runtime, None, placing)?])
     }
 }
 
@@ -181,8 +181,8 @@ impl Loader for Autoencoder {
         "loaders"
     }
 
-    fn inputs(&self, studio: &Studio) -> Vec<Input> {
-        vec![Input::choice("vae_name", studio.names("vae"))]
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
+        vec![Input::choice("vae_name", runtime.names("vae"))]
     }
 
     fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
@@ -193,8 +193,8 @@ impl Loader for Autoencoder {
         &["VAE"]
     }
 
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
-        let found = Found::named(studio, call, "vae_name", &["vae"])?;
-        Ok(vec![found.vae(studio, placing)?])
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+        let found = Found::named(runtime, call, "vae_name", &["vae"])?;
+        Ok(vec![found.vae(runtime, placing)?])
     }
 }

@@ -7,17 +7,17 @@ use meta::DeviceId;
 use placement::AllocationText;
 use residency::Retention;
 
-use crate::studio::Placing;
-use crate::{Error, Studio};
+use crate::{Error, Runtime};
+use runtime::Placing;
 
 /// A choice of the machine's devices.
-pub(super) fn device_input(studio: &Studio, name: &str, default: &str) -> Input {
-    Input::choice(name, studio.device_names()).with("default", default)
+pub(super) fn device_input(runtime: &Runtime, name: &str, default: &str) -> Input {
+    Input::choice(name, runtime.device_names()).with("default", default)
 }
 
 /// The device that variants choose unless told: the first accelerator, or the host.
-pub(super) fn usual_device(studio: &Studio) -> String {
-    let names = studio.device_names();
+pub(super) fn usual_device(runtime: &Runtime) -> String {
+    let names = runtime.device_names();
     names.get(1).or(names.first()).cloned().unwrap_or_default()
 }
 
@@ -31,10 +31,10 @@ pub(super) fn expert_input(name: &str) -> Input {
     Input::text(name, "").with("multiline", false)
 }
 
-/// The device of an input; the studio's own if it is absent.
-pub(super) fn device_of(studio: &Studio, call: &Call, input: &str) -> Result<DeviceId, Failure> {
+/// The device of an input; the runtime's own if it is absent.
+pub(super) fn device_of(runtime: &Runtime, call: &Call, input: &str) -> Result<DeviceId, Failure> {
     if call.inputs.first(input).is_none() {
-        return Ok(studio.compute);
+        return Ok(runtime.compute);
     }
     let name = call.text(input)?;
     DeviceId::from_str(name).map_err(|error| Failure::value(format!("{input} is {name:?}: {error}")))
@@ -52,7 +52,7 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     /// The allocation in the form that older tools stored: what the user wrote, then `#` and the normal mode.
-    pub(super) fn allocation(&self, studio: &Studio) -> Result<AllocationText, Failure> {
+    pub(super) fn allocation(&self, runtime: &Runtime) -> Result<AllocationText, Failure> {
         let expert = self.expert.trim();
         // What the compute device gives to itself does not move.
         let donors = self.donors.iter().filter(|donor| **donor != self.compute).map(ToString::to_string);
@@ -65,7 +65,7 @@ impl Asked<'_> {
             (_, true) => format!("{expert}#{};{};{donors}", self.compute, self.virtual_vram_gb),
             (false, false) => format!("{expert}#{}", self.compute),
         };
-        let devices: Vec<DeviceId> = studio.devices.iter().map(device::Device::id).collect();
+        let devices: Vec<DeviceId> = runtime.devices.iter().map(device::Device::id).collect();
         let parsed = AllocationText::parse_for(&text, &devices);
         Ok(parsed.map_err(|error| Error::from(placement::PlanError::from(error)))?)
     }
@@ -95,10 +95,10 @@ pub(super) fn text_or<'a>(call: &'a Call, input: &str, absent: &'a str) -> Resul
 }
 
 /// A placing by its parts.
-pub(super) fn placing(studio: &Studio, call: &Call, asked: &Asked<'_>) -> Result<Placing, Failure> {
+pub(super) fn placing(runtime: &Runtime, call: &Call, asked: &Asked<'_>) -> Result<Placing, Failure> {
     Ok(Placing {
         compute: asked.compute,
-        allocation: asked.allocation(studio)?,
+        allocation: asked.allocation(runtime)?,
         retention: retention_of(call)?,
         eject_others: eject_of(call)?,
     })

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, Input, Value};
+use meta::DType;
+use models::detect::{Reader, Role};
+use models::text::{TextRecipe, name_of, recipes};
+use models::vision::qwen_tower;
 
 use super::variants::add_with_variants;
 use super::{Found, Loader, LoaderKind, names_of};
-use crate::studio::{Clip, ClipKind, Network, Placing, Source, kind_of};
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::{Clip, Placing, Source};
 
 /// Adds the loaders of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     for gguf in [false, true] {
         for files in [Files::One, Files::Two, Files::Three, Files::Four] {
-            add_with_variants(catalogue, studio, TextEncoders { files, gguf });
+            add_with_variants(catalogue, runtime, TextEncoders { files, gguf });
         }
     }
 }
@@ -135,8 +139,8 @@ impl Loader for TextEncoders {
         self.names().iter().map(|name| (*name, self.folders())).collect()
     }
 
-    fn inputs(&self, studio: &Studio) -> Vec<Input> {
-        let names = names_of(studio, self.folders());
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
+        let names = names_of(runtime, self.folders());
         let files = self.names().iter().map(|input| Input::choice(input, names.clone()));
         let mut inputs: Vec<Input> = files.collect();
         if !self.families().is_empty() {
@@ -149,58 +153,72 @@ impl Loader for TextEncoders {
         &["CLIP"]
     }
 
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let family = if self.families().is_empty() { "" } else { call.text("type")? };
-        let mut encoders = Vec::new();
+        let (mut encoders, mut tower) = (Vec::new(), None);
         for input in self.names() {
-            let found = Found::named(studio, call, input, self.folders())?;
+            let found = Found::named(runtime, call, input, self.folders())?;
             encoders.extend(Source::encoders(&found.file, &found.detected, placing)?);
+            let own =
+                found.detected.parts_for(Role::Vision).find(|part| part.is_read_by(qwen_tower::FAMILY.name));
+            if let Some(part) = own {
+                tower = Some(Source::of_part(&found.file, part, placing.clone())?);
+            }
         }
-        Ok(vec![clip(studio, family, encoders)?])
+        let clip = clip(runtime, family, encoders)?;
+        if let Some(tower) = &tower {
+            runtime.register(tower)?;
+        }
+        Ok(vec![Value::object(Clip { tower: tower.map(Arc::new), ..clip })])
     }
 }
 
-/// The text encoders of a whole checkpoint.
-pub(super) fn clip_of_checkpoint(studio: &Studio, found: &Found, placing: &Placing) -> Result<Value> {
-    clip(studio, "", Source::encoders(&found.file, &found.detected, placing)?)
+/// The text encoders of a whole checkpoint, for its own family where that is known.
+pub(super) fn clip_of_checkpoint(runtime: &Runtime, found: &Found, placing: &Placing) -> Result<Value> {
+    let encoders = Source::encoders(&found.file, &found.detected, placing)?;
+    let keys: Vec<&str> = encoders.iter().filter_map(Source::encoder_key).collect();
+    let own = found.detected.parts_for(Role::Diffusion).find_map(|part| match part.reader {
+        Some(Reader::Diffusion(family)) => {
+            family.text.iter().find(|recipe| recipe.fits(&keys)).or(family.text.first())
+        }
+        _ => None,
+    });
+    let own = own.map_or("", |recipe| recipe.name);
+    Ok(Value::object(clip(runtime, own, encoders)?))
 }
 
 /// Encoders as one value, registered: by the family that was named, else by what they are.
-fn clip(studio: &Studio, family: &str, encoders: Vec<Source>) -> Result<Value> {
-    use patch::TextEncoder::{ClipG, ClipL, T5};
-    let kinds: Vec<patch::TextEncoder> = encoders
-        .iter()
-        .filter_map(|source| match &source.network {
-            Network::Text(text) => Some(kind_of(&text.0)),
-            _ => None,
-        })
-        .collect();
-    let has = |wanted: &[patch::TextEncoder]| wanted.iter().all(|kind| kinds.contains(kind));
-    let kind = match family {
-        "flux" if has(&[ClipL, T5]) => Some(ClipKind::Flux),
-        "sdxl" if has(&[ClipL, ClipG]) => Some(ClipKind::Sdxl),
-        "stable_diffusion" if has(&[ClipL]) => Some(ClipKind::StableDiffusion),
-        "sd3" | "" if has(&[ClipL, ClipG, T5]) => Some(ClipKind::Sd3),
-        "" if has(&[ClipL, ClipG]) => Some(ClipKind::Sdxl),
-        "" if has(&[ClipL, T5]) => Some(ClipKind::Flux),
-        "" if has(&[ClipL]) => Some(ClipKind::StableDiffusion),
-        _ => None,
-    };
-    let kind = kind.ok_or_else(|| {
-        let names: Vec<String> = encoders.iter().map(Source::name).zip(&kinds).map(told).collect();
+fn clip(runtime: &Runtime, family: &str, mut encoders: Vec<Source>) -> Result<Clip> {
+    let keys: Vec<&str> = encoders.iter().filter_map(Source::encoder_key).collect();
+    let recipe = TextRecipe::find(family, &keys).ok_or_else(|| {
+        let named = |(source, key): (&Source, &&str)| format!("{} ({})", source.name(), name_of(key));
+        let names: Vec<String> = encoders.iter().zip(&keys).map(named).collect();
         let wanted = if family.is_empty() { "these files together" } else { family };
+        let known: Vec<String> = recipes().map(TextRecipe::described).collect();
+        let (last, others) =
+            known.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
         Error::Told(format!(
-            "{} cannot be used for {wanted}; what can is flux (CLIP-L and T5), sdxl (CLIP-L and CLIP-G), \
-             stable_diffusion (CLIP-L) and sd3 (CLIP-L, CLIP-G and T5)",
-            names.join(", ")
+            "{} cannot be used for {wanted}; what can is {} and {last}",
+            names.join(", "),
+            others.join(", ")
         ))
     })?;
+    round_weights(recipe, &mut encoders)?;
     for encoder in &encoders {
-        studio.register(encoder)?;
+        runtime.register(encoder)?;
     }
-    Ok(Value::object(Clip::new(kind, encoders)))
+    Ok(Clip::new(recipe, encoders))
 }
 
-fn told((name, kind): (String, &patch::TextEncoder)) -> String {
-    format!("{name} ({kind:?})")
+/// Has the weights of encoders cast where the recipe wants them in the type of another one's file.
+fn round_weights(recipe: &TextRecipe, encoders: &mut [Source]) -> Result<()> {
+    for part in recipe.encoders {
+        let Some(like) = part.rounded_like else { continue };
+        let of = |key: &str| encoders.iter().position(|source| source.encoder_key() == Some(key));
+        let (Some(own), Some(other)) = (of(part.key), of(like)) else { continue };
+        if let Some(dtype @ (DType::BF16 | DType::F16)) = encoders[other].plain_type()? {
+            encoders[own].cast = Some(dtype);
+        }
+    }
+    Ok(())
 }

@@ -10,8 +10,8 @@ use super::placing::{
     virtual_vram_input,
 };
 use super::{Loader, LoaderKind, path_of};
-use crate::Studio;
-use crate::studio::Placing;
+use crate::Runtime;
+use runtime::Placing;
 
 /// The pack that the variants belong to.
 pub(super) const MODULE: &str = "custom_nodes.ComfyUI-MultiGPU";
@@ -19,12 +19,12 @@ pub(super) const MODULE: &str = "custom_nodes.ComfyUI-MultiGPU";
 const USUAL_GIGABYTES: f64 = 4.0;
 
 /// Adds a loader with all its variants.
-pub(super) fn add_with_variants(catalogue: &mut Catalogue, studio: &Arc<Studio>, loader: impl Loader) {
+pub(super) fn add_with_variants(catalogue: &mut Catalogue, runtime: &Arc<Runtime>, loader: impl Loader) {
     let loader: Arc<dyn Loader> = Arc::new(loader);
     for variant in [Variant::Plain, Variant::Device, Variant::Spread, Variant::Legacy] {
         if variant != Variant::Legacy || loader.has_legacy_variant() {
-            let (studio, loader) = (Arc::clone(studio), Arc::clone(&loader));
-            catalogue.add(LoaderClass { studio, loader, variant });
+            let (runtime, loader) = (Arc::clone(runtime), Arc::clone(&loader));
+            catalogue.add(LoaderClass { runtime, loader, variant });
         }
     }
 }
@@ -44,7 +44,7 @@ enum Variant {
 
 /// A loader in one of its variants.
 struct LoaderClass {
-    studio: Arc<Studio>,
+    runtime: Arc<Runtime>,
     loader: Arc<dyn Loader>,
     variant: Variant,
 }
@@ -88,21 +88,21 @@ impl LoaderClass {
 
     /// The inputs that this variant adds, in the order that stored workflows have.
     fn added_inputs(&self) -> Vec<Input> {
-        let studio = &self.studio;
-        let device = device_input(studio, self.device_name(), &usual_device(studio));
+        let runtime = &self.runtime;
+        let device = device_input(runtime, self.device_name(), &usual_device(runtime));
         match self.variant {
             Variant::Plain if self.loader.has_device_input() => {
                 vec![Input::choice("device", ["default", "cpu"]).with("advanced", true)]
             }
             Variant::Plain => Vec::new(),
             Variant::Device if self.loader.has_offload_input() => {
-                vec![device, device_input(studio, "offload_device", "cpu")]
+                vec![device, device_input(runtime, "offload_device", "cpu")]
             }
             Variant::Device => vec![device],
             Variant::Spread => vec![
                 device,
                 virtual_vram_input("virtual_vram_gb", USUAL_GIGABYTES, 128.0),
-                device_input(studio, "donor_device", "cpu"),
+                device_input(runtime, "donor_device", "cpu"),
                 expert_input("expert_mode_allocations"),
                 Input::boolean("eject_models", self.loader.kind() == LoaderKind::Weights),
                 Input::boolean("keep_loaded", true),
@@ -117,12 +117,12 @@ impl LoaderClass {
     }
 
     fn placing(&self, call: &Call) -> Result<Placing, Failure> {
-        let studio = &self.studio;
+        let runtime = &self.runtime;
         if self.variant == Variant::Plain {
             let on_host = call.inputs.first("device").is_some() && call.text("device")? == "cpu";
-            return Ok(Placing::automatic(if on_host { DeviceId::CPU } else { studio.compute }));
+            return Ok(Placing::automatic(if on_host { DeviceId::CPU } else { runtime.compute }));
         }
-        let compute = device_of(studio, call, self.device_name())?;
+        let compute = device_of(runtime, call, self.device_name())?;
         if self.variant == Variant::Device {
             return Ok(Placing::automatic(compute));
         }
@@ -131,12 +131,12 @@ impl LoaderClass {
             legacy && call.inputs.first("use_other_vram").is_some() && call.boolean("use_other_vram")?;
         let mut donors = Vec::new();
         if others {
-            let accelerators = studio.devices.iter().map(device::Device::id);
+            let accelerators = runtime.devices.iter().map(device::Device::id);
             donors.extend(accelerators.filter(|id| *id != DeviceId::CPU && *id != compute));
             donors.sort();
         }
         donors.push(match call.inputs.first("donor_device") {
-            Some(_) => device_of(studio, call, "donor_device")?,
+            Some(_) => device_of(runtime, call, "donor_device")?,
             None => DeviceId::CPU,
         });
         // Where the input is absent, the newer classes move their default and the older ones nothing.
@@ -147,7 +147,7 @@ impl LoaderClass {
             donors,
             expert: text_or(call, "expert_mode_allocations", "")?,
         };
-        placing(studio, call, &asked)
+        placing(runtime, call, &asked)
     }
 }
 
@@ -163,7 +163,7 @@ impl NodeClass for LoaderClass {
         } else if let Some(pack) = loader.pack() {
             schema = schema.module(pack);
         }
-        schema.inputs = loader.inputs(&self.studio);
+        schema.inputs = loader.inputs(&self.runtime);
         schema.inputs.extend(self.added_inputs().into_iter().map(Input::optional));
         let outputs = loader.outputs().iter().zip(loader.output_names());
         outputs.fold(schema, |schema, (kind, name)| schema.named_output(kind, name))
@@ -175,7 +175,7 @@ impl NodeClass for LoaderClass {
         for (input, folders) in self.loader.file_inputs() {
             // A linked name is not known yet; what gives it says when it changes.
             let Ok(name) = call.text(input) else { continue };
-            let Ok(path) = path_of(&self.studio, name, folders) else { continue };
+            let Ok(path) = path_of(&self.runtime, name, folders) else { continue };
             let about = std::fs::metadata(&path);
             texts.push(about.map_or_else(
                 |_| "none".to_owned(),
@@ -187,6 +187,6 @@ impl NodeClass for LoaderClass {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let placing = self.placing(call)?;
-        Ok(Outcome::values(self.loader.load(&self.studio, call, &placing)?))
+        Ok(Outcome::values(self.loader.load(&self.runtime, call, &placing)?))
     }
 }

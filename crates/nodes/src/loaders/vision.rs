@@ -7,14 +7,14 @@ use graph::{Call, Catalogue, Failure, Input, Value};
 
 use super::variants::add_with_variants;
 use super::{Found, Loader, LoaderKind};
-use crate::studio::{Placing, Source};
 use crate::vision::Florence2Handle;
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::{Placing, Source};
 
 /// Adds the loaders of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    add_with_variants(catalogue, studio, Florence2Loader { published: true });
-    add_with_variants(catalogue, studio, Florence2Loader { published: false });
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    add_with_variants(catalogue, runtime, Florence2Loader { published: true });
+    add_with_variants(catalogue, runtime, Florence2Loader { published: false });
 }
 
 /// The key of the folder that has them.
@@ -74,12 +74,12 @@ impl Loader for Florence2Loader {
         Some(crate::vision::PACK)
     }
 
-    fn inputs(&self, studio: &Studio) -> Vec<Input> {
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
         let model = if self.published {
             Input::choice("model", PUBLISHED).with("default", PUBLISHED[0])
         } else {
             let about = "A folder of models/LLM with model.safetensors, config.json and tokenizer.json.";
-            Input::choice("model", folders_there(studio)).tooltip(about)
+            Input::choice("model", folders_there(runtime)).tooltip(about)
         };
         let precision = Input::choice("precision", ["fp16", "bf16", "fp32"]);
         let precision = if self.published { precision.with("default", "fp16") } else { precision };
@@ -100,48 +100,46 @@ impl Loader for Florence2Loader {
         &["florence2_model"]
     }
 
-    fn load(&self, studio: &Studio, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         if call.inputs.first("lora").is_some_and(|lora| !lora.is_none()) {
             return Err(Failure::value("LoRAs for Florence-2 cannot be used yet; unlink the input \"lora\""));
         }
-        let path = weights_of(studio, call.text("model")?)?;
-        let found = Found::open(studio, &path)?;
+        let path = weights_of(runtime, call.text("model")?)?;
+        let found = Found::open(runtime, &path)?;
         let source = Source::vision(&found.file, &found.detected, placing.clone())?;
-        studio.register(&source)?;
+        runtime.register(&source)?;
         Ok(vec![Value::object(Florence2Handle { source: Arc::new(source) })])
     }
 }
 
 /// The folders with weights, as the loader lists them.
-fn folders_there(studio: &Studio) -> Vec<String> {
-    let names = studio.names(KEY);
+fn folders_there(runtime: &Runtime) -> Vec<String> {
+    let names = runtime.names(KEY);
     let folder = |name: &String| {
         let path = Path::new(name);
-        let is_weights = path.file_name().is_some_and(|file| file == WEIGHTS);
+        let is_weights = path.file_name().is_some_and(|file| file == WEIGHTS || file == PICKLE);
         path.parent().filter(|_| is_weights).and_then(Path::to_str).map(str::to_owned)
     };
-    names.iter().filter_map(folder).filter(|folder| !folder.is_empty()).collect()
+    let mut folders: Vec<String> =
+        names.iter().filter_map(folder).filter(|folder| !folder.is_empty()).collect();
+    folders.dedup();
+    folders
 }
 
 /// The weights of a model. Its folder has the model's name without its owner.
-fn weights_of(studio: &Studio, model: &str) -> Result<PathBuf> {
+fn weights_of(runtime: &Runtime, model: &str) -> Result<PathBuf> {
     let name = model.rsplit('/').next().unwrap_or(model);
-    let named =
-        [model, name].into_iter().find_map(|name| studio.folders.find(KEY, &format!("{name}/{WEIGHTS}")));
-    named.ok_or_else(|| missing(studio, model, name))
+    let find = |file: &str| {
+        [model, name].into_iter().find_map(|name| runtime.folders.find(KEY, &format!("{name}/{file}")))
+    };
+    find(WEIGHTS).or_else(|| find(PICKLE)).ok_or_else(|| missing(runtime, model, name))
 }
 
 /// What to put where.
-fn missing(studio: &Studio, model: &str, name: &str) -> Error {
-    let places = studio.folders.places(KEY);
+fn missing(runtime: &Runtime, model: &str, name: &str) -> Error {
+    let places = runtime.folders.places(KEY);
     let folder = places.first().cloned().unwrap_or_default().join(name);
     let folder = folder.display();
-    if studio.folders.find(KEY, &format!("{name}/{PICKLE}")).is_some() {
-        return Error::Told(format!(
-            "{folder} has {PICKLE}, a Python pickle, which can run any program and is not read; put {WEIGHTS} beside it \
-             (most repositories of {model} have it, others can be converted)"
-        ));
-    }
     Error::Told(format!(
         "there is no {folder}/{WEIGHTS}. Nothing is downloaded here: put {WEIGHTS}, config.json, generation_config.json, \
          preprocessor_config.json and tokenizer.json (or vocab.json and merges.txt) of {model} into {folder}"

@@ -4,8 +4,8 @@ use image::{ColorType, DynamicImage};
 
 use super::Pixels;
 use crate::Result;
-use crate::host::Host;
 use crate::value::Image;
+use runtime::host::Host;
 
 /// Frames of equal size as one batch; with transparency if the first has it.
 pub(super) fn to_image(host: &Host, frames: &[DynamicImage]) -> Result<Image> {

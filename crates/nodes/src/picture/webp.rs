@@ -16,11 +16,20 @@ const MOST: usize = (1 << 24) - 1;
 const PROMPT_TAG: u16 = 0x0110;
 const FIRST_OTHER_TAG: u16 = 0x010F;
 
+/// How pictures that move are shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Milliseconds of each.
+    pub(crate) frame_ms: u64,
+    /// How often all are shown; 0 is without an end.
+    pub(crate) times: u16,
+}
+
 /// Pictures as one that moves, or a still one if there is only one.
 ///
 /// # Errors
 /// There are no pictures, or they are too large for the format.
-pub(crate) fn animated(image: &Image, frame_ms: u64, text: &[(String, String)]) -> Result<Vec<u8>> {
+pub(crate) fn animated(image: &Image, pace: Pace, text: &[(String, String)]) -> Result<Vec<u8>> {
     let frames = (0..image.batch).map(|index| frame(image, index)).collect::<Result<Vec<_>>>()?;
     let (Some(width), Some(height)) = (image.width.checked_sub(1), image.height.checked_sub(1)) else {
         return Err(Error::Told("there are no pixels in the pictures".to_owned()));
@@ -40,9 +49,10 @@ pub(crate) fn animated(image: &Image, frame_ms: u64, text: &[(String, String)]) 
     about.extend(three_bytes(height));
     chunk(&mut body, b"VP8X", &about)?;
     if moves {
-        // No colour behind it, and no end to its repetition.
-        chunk(&mut body, b"ANIM", &[0; 6])?;
-        let frame_ms = usize::try_from(frame_ms).unwrap_or(MOST).min(MOST);
+        // No colour behind it.
+        let [low, high] = pace.times.to_le_bytes();
+        chunk(&mut body, b"ANIM", &[0, 0, 0, 0, low, high])?;
+        let frame_ms = usize::try_from(pace.frame_ms).unwrap_or(MOST).min(MOST);
         for frame in &frames {
             let mut about = vec![0; 6];
             about.extend([width, height, frame_ms].into_iter().flat_map(three_bytes));
@@ -138,7 +148,7 @@ mod tests {
 
     fn pictures(batch: usize) -> Image {
         let values = (0..batch * 5 * 7 * 3).map(|at| (at * 37 % 256) as f32 / 255.0 + 1e-4);
-        Image::collect(&crate::host::Host::with_budget(1 << 30), [batch, 5, 7, 3], values).unwrap()
+        Image::collect(&runtime::host::Host::with_budget(1 << 30), [batch, 5, 7, 3], values).unwrap()
     }
 
     #[test]
@@ -146,7 +156,7 @@ mod tests {
         let image = pictures(3);
         let text =
             vec![("prompt".to_owned(), "{\"1\": 2}".to_owned()), ("workflow".to_owned(), "{}".to_owned())];
-        let file = animated(&image, 125, &text).unwrap();
+        let file = animated(&image, Pace { frame_ms: 125, times: 0 }, &text).unwrap();
         let frames = WebPDecoder::new(Cursor::new(&file)).unwrap().into_frames().collect_frames().unwrap();
         assert_eq!(frames.len(), 3);
         for (index, frame) in frames.iter().enumerate() {
@@ -162,11 +172,11 @@ mod tests {
     #[test]
     fn one_picture_stands_still() {
         let image = pictures(1);
-        let file = animated(&image, 100, &[]).unwrap();
+        let file = animated(&image, Pace { frame_ms: 100, times: 0 }, &[]).unwrap();
         let decoder = WebPDecoder::new(Cursor::new(&file)).unwrap();
         assert!(!decoder.has_animation());
         let decoded = ::image::load_from_memory(&file).unwrap().to_rgb8();
         assert_eq!(decoded.into_raw(), pixels_of(&image, 0).unwrap().bytes);
-        assert!(animated(&pictures(0), 100, &[]).is_err());
+        assert!(animated(&pictures(0), Pace { frame_ms: 100, times: 0 }, &[]).is_err());
     }
 }

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use graph::{Autogrow, Catalogue, Failure, GrowingNames, Input, Kind, Literal, Outcome, Value};
 
 use self::number::{Number, Operand};
-use crate::Studio;
-use crate::studio::class;
+use crate::Runtime;
+use crate::class::class;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(ComfyMathExpression(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(ComfyMathExpression(Arc::clone(runtime)));
 }
 
 class! {
@@ -37,7 +37,7 @@ class! {
             .named_output("INT", "INT")
             .named_output("BOOLEAN", "BOOL")
     };
-    |studio, call| {
+    |runtime, call| {
         let mut names = Vec::new();
         for (key, values) in &call.inputs.values {
             if let (Some(name), Some(value)) = (key.strip_prefix("values."), values.first())

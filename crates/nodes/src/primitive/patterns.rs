@@ -6,14 +6,14 @@ use fancy_regex::{Captures, Regex, RegexBuilder};
 use graph::{Call, Catalogue, Failure, Input, Outcome};
 
 use super::lines;
-use crate::Studio;
-use crate::studio::class;
+use crate::Runtime;
+use crate::class::class;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(RegexMatch(Arc::clone(studio)));
-    catalogue.add(RegexExtract(Arc::clone(studio)));
-    catalogue.add(RegexReplace(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(RegexMatch(Arc::clone(runtime)));
+    catalogue.add(RegexExtract(Arc::clone(runtime)));
+    catalogue.add(RegexReplace(Arc::clone(runtime)));
 }
 
 /// How often a search may try another way before it gives up: some patterns would take years.
@@ -30,7 +30,7 @@ class! {
         .input(Input::boolean("multiline", false))
         .input(Input::boolean("dotall", false))
         .named_output("BOOLEAN", "matches");
-    |studio, call| {
+    |runtime, call| {
         let found = match pattern(call)? {
             Ok(pattern) => pattern.is_match(call.text("string")?).map_err(|error| gave_up(&error))?,
             Err(_) => false,
@@ -52,7 +52,7 @@ class! {
         .input(Input::boolean("dotall", false))
         .input(Input::int("group_index", 1, 0, 100))
         .output("STRING");
-    |studio, call| {
+    |runtime, call| {
         let Ok(pattern) = pattern(call)? else { return Ok(Outcome::one("")) };
         Ok(Outcome::one(extracted(&pattern, call.text("string")?, call.text("mode")?, call.size("group_index")?)?))
     }
@@ -93,7 +93,7 @@ class! {
         .input(Input::boolean("dotall", false).optional())
         .input(Input::int("count", 0, 0, 100).tooltip("How many finds are replaced; 0 for all.").optional())
         .output("STRING");
-    |studio, call| {
+    |runtime, call| {
         let pattern = pattern(call)?.map_err(Failure::value)?;
         let count = if call.inputs.first("count").is_some() { call.size("count")? } else { 0 };
         let parts = template(call.text("replace")?, &pattern)?;

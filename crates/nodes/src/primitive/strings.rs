@@ -5,19 +5,19 @@ use std::sync::Arc;
 use graph::{Catalogue, Input, Kind, Outcome};
 
 use super::lines;
-use crate::Studio;
-use crate::studio::class;
+use crate::Runtime;
+use crate::class::class;
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(StringConcatenate(Arc::clone(studio)));
-    catalogue.add(StringSubstring(Arc::clone(studio)));
-    catalogue.add(StringLength(Arc::clone(studio)));
-    catalogue.add(CaseConverter(Arc::clone(studio)));
-    catalogue.add(StringTrim(Arc::clone(studio)));
-    catalogue.add(StringReplace(Arc::clone(studio)));
-    catalogue.add(StringContains(Arc::clone(studio)));
-    catalogue.add(StringCompare(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(StringConcatenate(Arc::clone(runtime)));
+    catalogue.add(StringSubstring(Arc::clone(runtime)));
+    catalogue.add(StringLength(Arc::clone(runtime)));
+    catalogue.add(CaseConverter(Arc::clone(runtime)));
+    catalogue.add(StringTrim(Arc::clone(runtime)));
+    catalogue.add(StringReplace(Arc::clone(runtime)));
+    catalogue.add(StringContains(Arc::clone(runtime)));
+    catalogue.add(StringCompare(Arc::clone(runtime)));
 }
 
 class! {
@@ -29,7 +29,7 @@ class! {
         .input(lines("string_b"))
         .input(Input::text("delimiter", "").with("multiline", false))
         .output("STRING");
-    |studio, call| {
+    |runtime, call| {
         let (a, b, delimiter) = (call.text("string_a")?, call.text("string_b")?, call.text("delimiter")?);
         Ok(Outcome::one(format!("{a}{delimiter}{b}")))
     }
@@ -44,7 +44,7 @@ class! {
         .input(Input::new("start", Kind::Int))
         .input(Input::new("end", Kind::Int))
         .output("STRING");
-    |studio, call| {
+    |runtime, call| {
         let text: Vec<char> = call.text("string")?.chars().collect();
         let place = |index: i64| {
             let from_end = if index < 0 { index.saturating_add(text.len() as i64) } else { index };
@@ -62,7 +62,7 @@ class! {
         .about("How many characters a text has.")
         .input(lines("string"))
         .named_output("INT", "length");
-    |studio, call| Ok(Outcome::one(call.text("string")?.chars().count()))
+    |runtime, call| Ok(Outcome::one(call.text("string")?.chars().count()))
 }
 
 class! {
@@ -73,7 +73,7 @@ class! {
         .input(lines("string"))
         .input(Input::choice("mode", ["UPPERCASE", "lowercase", "Capitalize", "Title Case"]))
         .output("STRING");
-    |studio, call| {
+    |runtime, call| {
         let text = call.text("string")?;
         Ok(Outcome::one(match call.text("mode")? {
             "UPPERCASE" => text.to_uppercase(),
@@ -112,7 +112,7 @@ class! {
         .input(lines("string"))
         .input(Input::choice("mode", ["Both", "Left", "Right"]))
         .output("STRING");
-    |studio, call| {
+    |runtime, call| {
         let text = call.text("string")?;
         // Python counts the four separators of ASCII as white space.
         let is_space = |letter: char| letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter);
@@ -134,7 +134,7 @@ class! {
         .input(lines("find"))
         .input(lines("replace"))
         .output("STRING");
-    |studio, call| Ok(Outcome::one(call.text("string")?.replace(call.text("find")?, call.text("replace")?)))
+    |runtime, call| Ok(Outcome::one(call.text("string")?.replace(call.text("find")?, call.text("replace")?)))
 }
 
 class! {
@@ -146,7 +146,7 @@ class! {
         .input(lines("substring"))
         .input(Input::boolean("case_sensitive", true))
         .named_output("BOOLEAN", "contains");
-    |studio, call| {
+    |runtime, call| {
         let is_sensitive = call.boolean("case_sensitive")?;
         let (text, part) = (cased(call.text("string")?, is_sensitive), cased(call.text("substring")?, is_sensitive));
         Ok(Outcome::one(text.contains(&part)))
@@ -163,7 +163,7 @@ class! {
         .input(Input::choice("mode", ["Starts With", "Ends With", "Equal"]))
         .input(Input::boolean("case_sensitive", true))
         .output("BOOLEAN");
-    |studio, call| {
+    |runtime, call| {
         let is_sensitive = call.boolean("case_sensitive")?;
         let (a, b) = (cased(call.text("string_a")?, is_sensitive), cased(call.text("string_b")?, is_sensitive));
         Ok(Outcome::one(match call.text("mode")? {

@@ -6,13 +6,14 @@ use graph::{Catalogue, Input, Outcome, Schema};
 use sampling::{Latent, noise};
 
 use super::choices::NoiseChoice;
-use crate::studio::{Model, class};
+use crate::class::class;
 use crate::value::{LatentImage, Sigmas};
-use crate::{Error, Studio};
+use crate::{Error, Runtime};
+use runtime::Model;
 
 /// Adds the class of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    catalogue.add(AddNoise(Arc::clone(studio)));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(AddNoise(Arc::clone(runtime)));
 }
 
 class! {
@@ -28,7 +29,7 @@ class! {
             .output("LATENT")
             .module("comfy_extras.nodes_custom_sampler")
     };
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let latent = call.object::<LatentImage>("latent_image")?;
         let strength = match call.object::<Sigmas>("sigmas")?.0.as_slice() {
@@ -47,10 +48,10 @@ class! {
         // An empty latent is empty in either scale.
         let samples = match latent.samples.is_zero() {
             true => Latent::clone(&latent.samples),
-            false => model.format().to_model(&latent.samples).map_err(Error::from)?,
+            false => model.latent()?.to_model(&latent.samples).map_err(Error::from)?,
         };
         let noisy = model.sampling.noise_scaling(strength, &noise, &samples, false);
-        let noisy = model.format().to_autoencoder(&noisy).map_err(Error::from)?;
+        let noisy = model.latent()?.to_autoencoder(&noisy).map_err(Error::from)?;
         let finite = noisy.values().iter().map(|value| if value.is_finite() { *value } else { 0.0 });
         let samples = Latent::new(noisy.shape().to_vec(), finite.collect()).map_err(Error::from)?;
         Ok(Outcome::object(latent.with_samples(samples)?))

@@ -6,9 +6,9 @@ use graph::{Call, Catalogue, Failure, Input, Object, Outcome, Schema};
 use sampling::{Sampler, Tuning};
 
 use super::guider::{Guider, Guiding};
-use crate::studio::class;
+use crate::class::class;
 use crate::value::Sigmas;
-use crate::{Error, Studio};
+use crate::{Error, Runtime};
 
 /// A sampler with its numbers: `SAMPLER`.
 #[derive(Clone, Copy, Debug)]
@@ -34,19 +34,19 @@ impl Object for NoiseChoice {
 }
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    let studio = || Arc::clone(studio);
-    catalogue.add(KSamplerSelect(studio()));
-    catalogue.add(SamplerEulerAncestral(studio()));
-    catalogue.add(SamplerEulerAncestralCFGPP(studio()));
-    catalogue.add(SamplerDPMPP_2S_Ancestral(studio()));
-    catalogue.add(SamplerDPMPP_2M_SDE(studio()));
-    catalogue.add(SamplerDPMPP_3M_SDE(studio()));
-    catalogue.add(BasicGuider(studio()));
-    catalogue.add(CFGGuider(studio()));
-    catalogue.add(DualCFGGuider(studio()));
-    catalogue.add(RandomNoise(studio()));
-    catalogue.add(DisableNoise(studio()));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    let runtime = || Arc::clone(runtime);
+    catalogue.add(KSamplerSelect(runtime()));
+    catalogue.add(SamplerEulerAncestral(runtime()));
+    catalogue.add(SamplerEulerAncestralCFGPP(runtime()));
+    catalogue.add(SamplerDPMPP_2S_Ancestral(runtime()));
+    catalogue.add(SamplerDPMPP_2M_SDE(runtime()));
+    catalogue.add(SamplerDPMPP_3M_SDE(runtime()));
+    catalogue.add(BasicGuider(runtime()));
+    catalogue.add(CFGGuider(runtime()));
+    catalogue.add(DualCFGGuider(runtime()));
+    catalogue.add(RandomNoise(runtime()));
+    catalogue.add(DisableNoise(runtime()));
 }
 
 const MODULE: &str = "comfy_extras.nodes_custom_sampler";
@@ -71,7 +71,7 @@ class! {
         .input(Input::choice("sampler_name", Sampler::ALL.iter().map(|sampler| sampler.name())))
         .output("SAMPLER")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let sampler: Sampler = call.text("sampler_name")?.parse().map_err(Error::from)?;
         Ok(Outcome::object(SamplerChoice { sampler, tuning: Tuning::default() }))
     }
@@ -81,21 +81,21 @@ class! {
     /// Euler steps with fresh noise.
     SamplerEulerAncestral in "sampling/custom_sampling/samplers";
     |schema| tuning_inputs(schema, (100.0, 100.0)).output("SAMPLER");
-    |studio, call| tuned(call, Sampler::EulerAncestral)
+    |runtime, call| tuned(call, Sampler::EulerAncestral)
 }
 
 class! {
     /// Euler steps with fresh noise and CFG++.
     SamplerEulerAncestralCFGPP in "sampling/custom_sampling/samplers";
     |schema| tuning_inputs(schema, (1.0, 10.0)).title("SamplerEulerAncestralCFG++").output("SAMPLER");
-    |studio, call| tuned(call, Sampler::EulerAncestralCfgPp)
+    |runtime, call| tuned(call, Sampler::EulerAncestralCfgPp)
 }
 
 class! {
     /// DPM-Solver++(2S) with fresh noise.
     SamplerDPMPP_2S_Ancestral in "sampling/custom_sampling/samplers";
     |schema| tuning_inputs(schema, (100.0, 100.0)).output("SAMPLER");
-    |studio, call| tuned(call, Sampler::DpmPp2sAncestral)
+    |runtime, call| tuned(call, Sampler::DpmPp2sAncestral)
 }
 
 class! {
@@ -105,7 +105,7 @@ class! {
         let schema = schema.input(Input::choice("solver_type", ["midpoint", "heun"]));
         tuning_inputs(schema, (100.0, 100.0)).input(Input::choice("noise_device", ["gpu", "cpu"])).output("SAMPLER")
     };
-    |studio, call| {
+    |runtime, call| {
         let heun = call.text("solver_type")? == "heun";
         tuned(call, if heun { Sampler::DpmPp2mSdeHeun } else { Sampler::DpmPp2mSde })
     }
@@ -117,7 +117,7 @@ class! {
     |schema| tuning_inputs(schema, (100.0, 100.0))
         .input(Input::choice("noise_device", ["gpu", "cpu"]))
         .output("SAMPLER");
-    |studio, call| tuned(call, Sampler::DpmPp3mSde)
+    |runtime, call| tuned(call, Sampler::DpmPp3mSde)
 }
 
 class! {
@@ -128,7 +128,7 @@ class! {
         .input(Input::socket("conditioning", "CONDITIONING"))
         .output("GUIDER")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let guiding = Guiding::Basic { positive: call.object("conditioning")? };
         Ok(Outcome::object(Guider { model: call.object("model")?, guiding }))
     }
@@ -144,7 +144,7 @@ class! {
         .input(Input::float("cfg", 8.0, 0.0, 100.0, 0.1).with("round", 0.01))
         .output("GUIDER")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let (positive, negative) = (call.object("positive")?, call.object("negative")?);
         let guiding = Guiding::Cfg { positive, negative, cfg: call.float("cfg")? };
         Ok(Outcome::object(Guider { model: call.object("model")?, guiding }))
@@ -164,7 +164,7 @@ class! {
         .input(Input::choice("style", ["regular", "nested"]))
         .output("GUIDER")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let guiding = Guiding::Dual {
             first: call.object("cond1")?,
             second: call.object("cond2")?,
@@ -181,14 +181,14 @@ class! {
     /// Noise of a seed.
     RandomNoise in "sampling/custom_sampling/noise";
     |schema| schema.input(Input::seed("noise_seed")).output("NOISE").module(MODULE);
-    |studio, call| Ok(Outcome::object(NoiseChoice(Some(call.seed("noise_seed")?))))
+    |runtime, call| Ok(Outcome::object(NoiseChoice(Some(call.seed("noise_seed")?))))
 }
 
 class! {
     /// No noise, to go on with a latent that has some.
     DisableNoise in "sampling/custom_sampling/noise";
     |schema| schema.output("NOISE").module(MODULE);
-    |studio, _call| Ok(Outcome::object(NoiseChoice(None)))
+    |runtime, _call| Ok(Outcome::object(NoiseChoice(None)))
 }
 
 /// The levels that a node is given.

@@ -1,12 +1,8 @@
 //! Where entries of a conditioning count in a latent and how much, and the mean of what the model answers to them.
 
-use sampling::Latent;
+use sampling::{Latent, LatentShape, Window};
 
-use super::planes::dims;
 use crate::Result;
-
-/// Height, width, top and left of a part of a latent.
-pub(crate) type Window = [usize; 4];
 
 /// The reference divides by this much where nothing counts, so that the answer there is zero.
 const NOTHING: f32 = 1e-37;
@@ -52,9 +48,9 @@ impl Coverage {
     /// What is missing to one in the sum of others over the whole latent, unless that is nothing.
     pub(crate) fn of_the_rest<'a>(
         others: impl IntoIterator<Item = &'a Coverage>,
-        shape: [usize; 4],
+        shape: LatentShape,
     ) -> Option<Coverage> {
-        let [_, _, height, width] = shape;
+        let LatentShape { height, width, .. } = shape;
         let left = |covered: &f32| if *covered < 1.0 { 1.0 - covered } else { 0.0 };
         let rest: Vec<f32> = counts(others, shape).iter().map(left).collect();
         let window = [height, width, 0, 0];
@@ -62,14 +58,14 @@ impl Coverage {
     }
 
     /// Whether it is the whole latent, with weight one.
-    fn is_all_of(&self, [_, _, height, width]: [usize; 4]) -> bool {
-        self.window == [height, width, 0, 0] && self.weights == Weights::One
+    fn is_all_of(&self, shape: LatentShape) -> bool {
+        self.window == [shape.height, shape.width, 0, 0] && self.weights == Weights::One
     }
 
     /// Adds an answer, each of its values times its weight, to the sum of a latent of `shape`.
-    fn add_weighted(&self, sum: &mut [f32], answer: &[f32], shape: [usize; 4]) {
-        let [_, channels, ..] = shape;
-        let ([height, width, ..], rows) = (self.window, self.rows(channels, shape));
+    fn add_weighted(&self, sum: &mut [f32], answer: &[f32], shape: LatentShape) {
+        let planes = shape.channels * shape.frames;
+        let ([height, width, ..], rows) = (self.window, self.rows(planes, shape));
         for (row, answer) in rows.zip(answer.chunks_exact(width.max(1))) {
             let sum = &mut sum[row.place..row.place + width];
             match &self.weights {
@@ -84,7 +80,7 @@ impl Coverage {
     }
 
     /// Adds the weights to the counts of a latent of `shape`, which are by item and place.
-    fn add_weights(&self, counts: &mut [f32], shape: [usize; 4]) {
+    fn add_weights(&self, counts: &mut [f32], shape: LatentShape) {
         let [height, width, ..] = self.window;
         for row in self.rows(1, shape) {
             let counts = &mut counts[row.place..row.place + width];
@@ -98,13 +94,13 @@ impl Coverage {
         }
     }
 
-    /// The rows of the window in a latent with so many channels, in the order of memory.
-    fn rows(&self, channels: usize, shape: [usize; 4]) -> impl Iterator<Item = Row> + use<> {
-        let [batch, _, whole_height, whole_width] = shape;
+    /// The rows of the window in a latent with so many planes for each item, in the order of memory.
+    fn rows(&self, planes: usize, shape: LatentShape) -> impl Iterator<Item = Row> + use<> {
+        let LatentShape { batch, height: whole_height, width: whole_width, .. } = shape;
         let [height, _, top, left] = self.window;
         (0..batch).flat_map(move |item| {
-            (0..channels).flat_map(move |channel| {
-                let plane = (item * channels + channel) * whole_height;
+            (0..planes).flat_map(move |plane| {
+                let plane = (item * planes + plane) * whole_height;
                 (0..height).map(move |y| Row { item, y, place: (plane + top + y) * whole_width + left })
             })
         })
@@ -121,36 +117,33 @@ struct Row {
 }
 
 /// The sum of all weights by item and place, and the little that stands for nothing.
-fn counts<'a>(
-    coverages: impl IntoIterator<Item = &'a Coverage>,
-    shape @ [batch, _, height, width]: [usize; 4],
-) -> Vec<f32> {
-    let mut counts = vec![NOTHING; batch * height * width];
+fn counts<'a>(coverages: impl IntoIterator<Item = &'a Coverage>, shape: LatentShape) -> Vec<f32> {
+    let mut counts = vec![NOTHING; shape.batch * shape.plane()];
     coverages.into_iter().for_each(|coverage| coverage.add_weights(&mut counts, shape));
     counts
 }
 
-/// The mean of answers, each weighted by where it counts; zero where none does. The sums are formed in the order in
+/// The mean of answers to a latent, each weighted by where it counts; zero where none does. The sums are formed in the order in
 /// which the answers come.
-pub(crate) fn weighted_mean(mut answers: Vec<(&Coverage, Latent)>, shape: [usize; 4]) -> Result<Latent> {
+pub(crate) fn weighted_mean(mut answers: Vec<(&Coverage, Latent)>, x: &Latent) -> Result<Latent> {
+    let shape = LatentShape::of(x)?;
     if let [(coverage, answer)] = answers.as_mut_slice()
         && coverage.is_all_of(shape)
-        && dims(answer)? == shape
+        && answer.shape() == x.shape()
     {
         // The weight and the count are exactly one. What is left of the sum is the zero that it starts with, which
         // takes the sign of a negative zero.
         answer.values_mut().iter_mut().for_each(|value| *value += 0.0);
         return Ok(answers.remove(0).1);
     }
-    let mut sum = Latent::zeros(&shape);
+    let mut sum = Latent::zeros(x.shape());
     for (coverage, answer) in &answers {
         coverage.add_weighted(sum.values_mut(), answer.values(), shape);
     }
     let counts = counts(answers.iter().map(|(coverage, _)| *coverage), shape);
-    let [_, channels, height, width] = shape;
-    let plane = (height * width).max(1);
+    let (planes, plane) = ((shape.channels * shape.frames).max(1), shape.plane().max(1));
     for (index, values) in sum.values_mut().chunks_exact_mut(plane).enumerate() {
-        let counts = &counts[index / channels * plane..][..plane];
+        let counts = &counts[index / planes * plane..][..plane];
         values.iter_mut().zip(counts).for_each(|(value, count)| *value /= count);
     }
     Ok(sum)
@@ -160,7 +153,9 @@ pub(crate) fn weighted_mean(mut answers: Vec<(&Coverage, Latent)>, shape: [usize
 mod tests {
     use super::*;
 
-    const SHAPE: [usize; 4] = [2, 3, 5, 7];
+    const SHAPE: LatentShape = LatentShape { batch: 2, channels: 3, frames: 2, height: 5, width: 7 };
+    /// Planes of an item.
+    const PLANES: usize = SHAPE.channels * SHAPE.frames;
 
     fn random(seed: u64, count: usize) -> Vec<f32> {
         testkit::random_normal(seed, count)
@@ -169,7 +164,7 @@ mod tests {
     /// An answer to what a coverage shows of a latent.
     fn answer(seed: u64, coverage: &Coverage) -> Latent {
         let [height, width, ..] = coverage.window();
-        let shape = vec![SHAPE[0], SHAPE[1], height, width];
+        let shape = vec![SHAPE.batch, SHAPE.channels, SHAPE.frames, height, width];
         let mut values = random(seed, shape.iter().product());
         values[0] = -0.0;
         Latent::new(shape, values).unwrap()
@@ -177,23 +172,23 @@ mod tests {
 
     /// The mean by its definition, value by value.
     fn plain_mean(answers: &[(&Coverage, Latent)]) -> Vec<f32> {
-        let [_, channels, height, width] = SHAPE;
+        let LatentShape { height, width, .. } = SHAPE;
         let value = |at: usize| {
-            let (item, channel) = (at / (channels * height * width), at / (height * width) % channels);
+            let (item, plane) = (at / (PLANES * height * width), at / (height * width) % PLANES);
             let (y, x) = (at / width % height, at % width);
             let (mut sum, mut count) = (0.0, NOTHING);
             for (coverage, answer) in answers {
                 let [h, w, top, left] = coverage.window();
                 if (top..top + h).contains(&y) && (left..left + w).contains(&x) {
                     let weight = coverage.weight(item, y - top, x - left);
-                    let place = ((item * channels + channel) * h + y - top) * w + x - left;
+                    let place = ((item * PLANES + plane) * h + y - top) * w + x - left;
                     sum += answer.values()[place] * weight;
                     count += weight;
                 }
             }
             sum / count
         };
-        (0..SHAPE.iter().product()).map(value).collect()
+        (0..SHAPE.values()).map(value).collect()
     }
 
     fn check(coverages: &[Coverage]) -> Latent {
@@ -203,7 +198,7 @@ mod tests {
             .map(|(i, coverage)| (coverage, answer(i as u64, coverage)))
             .collect();
         let want = plain_mean(&answers);
-        let got = weighted_mean(answers, SHAPE).unwrap();
+        let got = weighted_mean(answers, &Latent::zeros(&[2, 3, 2, 5, 7])).unwrap();
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert!(bits(got.values()) == bits(&want), "{coverages:?}");
         got

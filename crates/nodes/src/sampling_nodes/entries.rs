@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use sampling::{Latent, ModelSampling, resize_mask};
+use sampling::{Latent, LatentShape, ModelSampling, Window, resize_mask};
 
-use super::coverage::{Coverage, Window};
-use super::planes::mask_planes;
+use super::coverage::Coverage;
 use crate::Result;
 use crate::value::{Area, Conditioning, Entry};
 
@@ -17,8 +16,8 @@ const FADE: usize = 8;
 /// One entry for a latent of a known size.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadyEntry {
-    /// What the model is told.
-    pub(crate) told: Arc<Entry>,
+    /// The entry.
+    pub(crate) entry: Arc<Entry>,
     /// Where it was said to count, which may reach over the edge.
     area: Option<Window>,
     /// Where it counts, and how much.
@@ -28,8 +27,8 @@ pub(crate) struct ReadyEntry {
 }
 
 impl ReadyEntry {
-    fn new(entry: &Entry, shape: &[usize; 4], sampling: &ModelSampling) -> Result<ReadyEntry> {
-        let [_, _, height, width] = *shape;
+    fn new(entry: &Entry, shape: LatentShape, sampling: &ModelSampling) -> Result<ReadyEntry> {
+        let LatentShape { height, width, .. } = shape;
         let share = |share: f64, of: usize| (share * of as f64).round_ties_even().max(0.0) as usize;
         let mut area = entry.area.map(|area| match area {
             Area::Values(values) => values,
@@ -39,7 +38,7 @@ impl ReadyEntry {
         });
         let mut mask = None;
         if let Some(given) = &entry.mask {
-            let planes = resize_mask(&mask_planes(given)?, &[given.batch, 1, height, width])?;
+            let planes = resize_mask(&given.planes()?, &[given.batch, 1, height, width])?;
             if entry.mask_sets_area {
                 area = Some(bounds(&planes, height, width));
             }
@@ -48,7 +47,7 @@ impl ReadyEntry {
         let always = entry.start_percent == 0.0 && entry.end_percent == 1.0;
         let level = |percent: f64| sampling.percent_to_sigma(percent);
         Ok(ReadyEntry {
-            told: Arc::new(entry.clone()),
+            entry: Arc::new(entry.clone()),
             area,
             coverage: Arc::new(coverage(entry, area, mask.as_ref(), shape)),
             levels: (!always).then(|| (level(entry.start_percent), level(entry.end_percent))),
@@ -62,8 +61,8 @@ impl ReadyEntry {
 }
 
 /// Where and how much an entry counts: in its area as far as that is inside the latent, by its mask.
-fn coverage(entry: &Entry, area: Option<Window>, mask: Option<&Latent>, shape: &[usize; 4]) -> Coverage {
-    let [batch, _, height, width] = *shape;
+fn coverage(entry: &Entry, area: Option<Window>, mask: Option<&Latent>, shape: LatentShape) -> Coverage {
+    let LatentShape { batch, height, width, .. } = shape;
     let inside = |[h, w, top, left]: Window| {
         let (top, left) = (top.min(height.saturating_sub(1)), left.min(width.saturating_sub(1)));
         [h.min(height - top), w.min(width - left), top, left]
@@ -93,10 +92,10 @@ pub(crate) struct Counting {
 
 /// The entries that count at a level, in the order in which their answers are joined. Default entries come last and
 /// count where the others leave something over.
-pub(crate) fn counting_at(entries: &[ReadyEntry], sigma: f32, shape: [usize; 4]) -> Vec<Counting> {
+pub(crate) fn counting_at(entries: &[ReadyEntry], sigma: f32, shape: LatentShape) -> Vec<Counting> {
     let at_level = |is_default: bool| {
         let all = entries.iter().enumerate();
-        all.filter(move |(_, entry)| entry.told.is_default == is_default && entry.counts_at(sigma))
+        all.filter(move |(_, entry)| entry.entry.is_default == is_default && entry.counts_at(sigma))
     };
     let mut counting: Vec<Counting> =
         at_level(false).map(|(index, entry)| Counting { index, coverage: entry.coverage.clone() }).collect();
@@ -141,11 +140,11 @@ fn bounds(planes: &Latent, height: usize, width: usize) -> [usize; 4] {
 /// Conditionings for a latent of a shape, each with a counterpart for every area that another has.
 pub(crate) fn ready(
     conditionings: &[&Conditioning],
-    shape: [usize; 4],
+    shape: LatentShape,
     sampling: &ModelSampling,
 ) -> Result<Vec<Vec<ReadyEntry>>> {
     let entries = |conditioning: &&Conditioning| -> Result<Vec<ReadyEntry>> {
-        conditioning.entries.iter().map(|entry| ReadyEntry::new(entry, &shape, sampling)).collect()
+        conditioning.entries.iter().map(|entry| ReadyEntry::new(entry, shape, sampling)).collect()
     };
     let mut all = conditionings.iter().map(entries).collect::<Result<Vec<_>>>()?;
     for from in 0..all.len() {
@@ -159,7 +158,36 @@ pub(crate) fn ready(
             at += 1;
         }
     }
+    if let Some((positive, others)) = all.split_first_mut() {
+        others.iter_mut().for_each(|entries| follow(positive, entries));
+    }
     Ok(all)
+}
+
+/// Lets entries without an area follow what those of the positive conditioning say that the others follow, too, unless one
+/// of them follows a picture already.
+fn follow(positive: &[ReadyEntry], entries: &mut Vec<ReadyEntry>) {
+    let is_whole = |entry: &&ReadyEntry| entry.area.is_none();
+    let whole = positive.iter().filter(is_whole);
+    let controlled: Vec<&ReadyEntry> =
+        whole.filter(|entry| entry.entry.controls_negative && !entry.entry.controls.is_empty()).collect();
+    let follows = |entry: &ReadyEntry| !entry.entry.controls.is_empty();
+    if controlled.is_empty() || entries.iter().filter(is_whole).any(follows) {
+        return;
+    }
+    let places: Vec<usize> = (0..entries.len()).filter(|at| entries[*at].area.is_none()).collect();
+    for (index, from) in controlled.into_iter().enumerate() {
+        let Some(place) = places.get(index % places.len().max(1)).copied() else { return };
+        let controls = from.entry.controls.clone();
+        let entry = Entry { controls, ..Entry::clone(&entries[place].entry) };
+        let following = ReadyEntry { entry: Arc::new(entry), ..entries[place].clone() };
+        // More controls than entries: one that follows already gets a companion.
+        if follows(&entries[place]) {
+            entries.push(following);
+        } else {
+            entries[place] = following;
+        }
+    }
 }
 
 /// Adds what counts in the area of `entry` if nothing does in exactly that area: what the smallest entry around
@@ -187,23 +215,23 @@ fn add_counterpart(entries: &mut Vec<ReadyEntry>, entry: &ReadyEntry) {
         };
     }
     let Some(smallest) = smallest.filter(|smallest| smallest.area != Some(area)) else { return };
-    let counterpart = ReadyEntry { told: Arc::clone(&smallest.told), ..entry.clone() };
+    let counterpart = ReadyEntry { entry: Arc::clone(&smallest.entry), ..entry.clone() };
     entries.push(counterpart);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::value::{Array, Mask};
+    use crate::value::{Array, Guidance, Mask};
 
-    const SHAPE: [usize; 4] = [1, 16, 16, 32];
+    const SHAPE: LatentShape = LatentShape { batch: 1, channels: 16, frames: 1, height: 16, width: 32 };
 
     fn entry() -> Entry {
-        Entry::new(Array { shape: vec![1, 1, 1], values: vec![0.0] }, None)
+        Entry::text(Array { shape: vec![1, 1, 1], values: vec![0.0] }, None)
     }
 
     fn ready_one(entry: &Entry) -> ReadyEntry {
-        ReadyEntry::new(entry, &SHAPE, &ModelSampling::flux(1.15)).unwrap()
+        ReadyEntry::new(entry, SHAPE, &ModelSampling::exponential_flow(1.15)).unwrap()
     }
 
     #[test]
@@ -224,12 +252,14 @@ mod tests {
     fn the_other_conditioning_gets_the_same_areas() {
         let area = Some(Area::Values([8, 8, 0, 0]));
         let positive = Conditioning { entries: vec![Entry { area, strength: 0.5, ..entry() }, entry()] };
-        let negative = Conditioning { entries: vec![Entry { guidance: Some(7.0), ..entry() }] };
-        let all = ready(&[&positive, &negative], SHAPE, &ModelSampling::flux(1.15)).unwrap();
+        let mut guided = entry();
+        guided.cond.guidance = Guidance::Scale(7.0);
+        let negative = Conditioning { entries: vec![guided] };
+        let all = ready(&[&positive, &negative], SHAPE, &ModelSampling::exponential_flow(1.15)).unwrap();
         assert_eq!((all[0].len(), all[1].len()), (2, 2));
         let counterpart = &all[1][1];
         assert_eq!((counterpart.area, counterpart.coverage.weight(0, 0, 0)), (Some([8, 8, 0, 0]), 0.5));
-        assert_eq!(counterpart.told.guidance, Some(7.0));
+        assert_eq!(counterpart.entry.cond.guidance, Guidance::Scale(7.0));
     }
 
     #[test]
@@ -239,7 +269,7 @@ mod tests {
         assert!(ready_one(&entry()).counts_at(3.0));
         let mut values = vec![0.0; 16 * 32];
         values[5 * 32 + 20] = 1.0;
-        let mask = Mask::collect(&crate::host::Host::with_budget(1 << 30), [1, 16, 32], values);
+        let mask = Mask::collect(&runtime::host::Host::with_budget(1 << 30), [1, 16, 32], values);
         let mask = Arc::new(mask.unwrap());
         let masked =
             ready_one(&Entry { mask: Some(mask), mask_sets_area: true, mask_strength: 0.5, ..entry() });

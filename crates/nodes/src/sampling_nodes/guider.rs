@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use graph::Object;
-use sampling::Latent;
 
-use super::predicting::Evaluator;
-use crate::Result;
-use crate::studio::Model;
 use crate::value::Conditioning;
+use runtime::Model;
 
 /// A model with its conditionings: `GUIDER`.
 #[derive(Clone)]
@@ -36,6 +33,24 @@ pub(crate) enum Guiding {
         /// The first factor is applied within the second.
         nested: bool,
     },
+    /// Away from an empty prompt, without what the negative has in common with the positive.
+    Perpendicular {
+        positive: Arc<Conditioning>,
+        negative: Arc<Conditioning>,
+        empty: Arc<Conditioning>,
+        cfg: f64,
+        /// How much the negative counts.
+        negative_scale: f64,
+    },
+}
+
+/// The two conditionings that guidance weighs against each other, by their places, and its scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Roles {
+    pub(crate) positive: usize,
+    /// None where a guider has no such.
+    pub(crate) negative: Option<usize>,
+    pub(crate) scale: f64,
 }
 
 impl Guider {
@@ -45,6 +60,7 @@ impl Guider {
             Guiding::Basic { positive } => vec![positive],
             Guiding::Cfg { positive, negative, .. } => vec![positive, negative],
             Guiding::Dual { first, second, negative, .. } => vec![first, second, negative],
+            Guiding::Perpendicular { positive, negative, empty, .. } => vec![positive, negative, empty],
         }
     }
 
@@ -52,52 +68,26 @@ impl Guider {
     pub(crate) fn cfg(&self) -> f64 {
         match self.guiding {
             Guiding::Cfg { cfg, .. } => cfg,
-            Guiding::Basic { .. } | Guiding::Dual { .. } => 1.0,
+            Guiding::Basic { .. } | Guiding::Dual { .. } | Guiding::Perpendicular { .. } => 1.0,
         }
     }
 
-    /// The guided prediction and the negative one, as far as they are wanted, for runs in which the sampler does not
-    /// guide. All conditionings go through the model in one pass.
-    pub(crate) fn guided(
-        &self,
-        evaluator: &Evaluator<'_>,
-        x: &Latent,
-        sigma: f32,
-        wanted: &[sampling::Conditioning],
-    ) -> Result<Vec<Latent>> {
-        let evaluated = self.guiding.evaluated(wanted.contains(&sampling::Conditioning::Negative));
-        // What is not evaluated sees nothing.
-        let mut predictions = [(); 3].map(|()| None);
-        for (which, prediction) in evaluated.iter().zip(evaluator.predict(&evaluated, x, sigma)?) {
-            predictions[*which] = Some(prediction);
-        }
-        let [first, second, third] =
-            predictions.map(|prediction| prediction.unwrap_or_else(|| Latent::zeros(x.shape())));
-        let (guided, negative) = match &self.guiding {
-            Guiding::Basic { .. } => (first, second),
-            Guiding::Cfg { .. } if evaluated.len() == 1 => (first, second),
-            Guiding::Cfg { cfg, .. } => (between(&second, &first, *cfg), second),
-            Guiding::Dual { cfg_conds, cfg_negative, nested: true, .. } => {
-                (between(&third, &between(&second, &first, *cfg_conds), *cfg_negative), third)
-            }
-            Guiding::Dual { cfg_conds, cfg_negative, .. } => {
-                let mut sum = between(&third, &second, *cfg_negative);
-                let steps = first.values().iter().zip(second.values());
-                sum.values_mut().iter_mut().zip(steps).for_each(|(sum, (first, second))| {
-                    *sum += (first - second) * *cfg_conds as f32;
-                });
-                (sum, third)
-            }
-        };
-        let asked = wanted.iter().map(|conditioning| match conditioning {
-            sampling::Conditioning::Positive => guided.clone(),
-            sampling::Conditioning::Negative => negative.clone(),
-        });
-        Ok(asked.collect())
+    /// Whether the sampler can be left to guide by itself.
+    pub(crate) fn is_usual(&self) -> bool {
+        let usual = matches!(self.guiding, Guiding::Basic { .. } | Guiding::Cfg { .. });
+        usual && self.model.guidance.is_usual()
     }
 }
 
 impl Guiding {
+    /// Whether a conditioning, by its place, says what the picture is not to be. What stands behind the guider's own does.
+    pub(crate) fn is_negative(&self, place: usize) -> bool {
+        match self {
+            Guiding::Basic { .. } | Guiding::Cfg { .. } | Guiding::Perpendicular { .. } => place > 0,
+            Guiding::Dual { .. } => place > 1,
+        }
+    }
+
     /// The conditionings that a step evaluates, by their places. A factor of one makes what it starts from
     /// irrelevant, unless the sampler itself steps away from the negative.
     pub(crate) fn evaluated(&self, want_negative: bool) -> Vec<usize> {
@@ -112,16 +102,28 @@ impl Guiding {
             }
             Guiding::Dual { cfg_conds, .. } if !is_one(cfg_conds) => vec![0, 1],
             Guiding::Dual { .. } => vec![0],
+            Guiding::Perpendicular { negative_scale, .. } if want_negative || negative_scale != 0.0 => {
+                vec![0, 1, 2]
+            }
+            Guiding::Perpendicular { cfg, .. } if !is_one(cfg) => vec![0, 2],
+            Guiding::Perpendicular { .. } => vec![0],
         }
     }
-}
 
-/// From one latent so many times the way to another.
-fn between(from: &Latent, to: &Latent, factor: f64) -> Latent {
-    let mut out = from.clone();
-    let factor = factor as f32;
-    out.values_mut().iter_mut().zip(to.values()).for_each(|(out, to)| *out += (to - *out) * factor);
-    out
+    /// What is weighed against each other by the formula that nodes may replace.
+    pub(crate) fn roles(&self) -> Roles {
+        match *self {
+            Guiding::Basic { .. } => Roles { positive: 0, negative: None, scale: 1.0 },
+            Guiding::Cfg { cfg, .. } => Roles { positive: 0, negative: Some(1), scale: cfg },
+            Guiding::Dual { cfg_conds, nested: true, .. } => {
+                Roles { positive: 0, negative: Some(1), scale: cfg_conds }
+            }
+            Guiding::Dual { cfg_negative, .. } => {
+                Roles { positive: 1, negative: Some(2), scale: cfg_negative }
+            }
+            Guiding::Perpendicular { cfg, .. } => Roles { positive: 0, negative: Some(1), scale: cfg },
+        }
+    }
 }
 
 fn is_one(factor: f64) -> bool {
@@ -137,7 +139,7 @@ impl Object for Guider {
         let kind = match self.guiding {
             Guiding::Basic { .. } => "one conditioning",
             Guiding::Cfg { .. } => "two conditionings",
-            Guiding::Dual { .. } => "three conditionings",
+            Guiding::Dual { .. } | Guiding::Perpendicular { .. } => "three conditionings",
         };
         format!("guider of {} with {kind}", self.model.describe())
     }
@@ -165,7 +167,14 @@ mod tests {
             cfg_negative,
             nested,
         };
-        let cases: [(Guiding, &[usize], &[usize]); 7] = [
+        let perpendicular = |cfg: f64, negative_scale: f64| Guiding::Perpendicular {
+            positive: text(),
+            negative: text(),
+            empty: text(),
+            cfg,
+            negative_scale,
+        };
+        let cases: [(Guiding, &[usize], &[usize]); 10] = [
             (Guiding::Basic { positive: text() }, &[0], &[0]),
             (cfg(1.0), &[0], &[0, 1]),
             (cfg(3.5), &[0, 1], &[0, 1]),
@@ -173,6 +182,9 @@ mod tests {
             (dual(2.0, 1.0, false), &[0, 1], &[0, 1, 2]),
             (dual(1.0, 2.0, false), &[0, 1, 2], &[0, 1, 2]),
             (dual(1.0, 1.0, true), &[0, 1, 2], &[0, 1, 2]),
+            (perpendicular(1.0, 0.0), &[0], &[0, 1, 2]),
+            (perpendicular(2.0, 0.0), &[0, 2], &[0, 1, 2]),
+            (perpendicular(1.0, 0.5), &[0, 1, 2], &[0, 1, 2]),
         ];
         for (index, (guiding, plain, with_negative)) in cases.iter().enumerate() {
             assert_eq!(

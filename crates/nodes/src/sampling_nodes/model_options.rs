@@ -5,60 +5,24 @@ use std::sync::Arc;
 use graph::{Catalogue, Failure, Input, Outcome, Schema};
 use sampling::{ModelSampling, Parameterization};
 
-use crate::Studio;
-use crate::studio::{Model, class};
+use crate::Runtime;
+use crate::class::class;
+use runtime::Model;
 
-const MODULE: &str = "comfy_extras.nodes_model_advanced";
-/// The longest side of a picture.
-const MAX_SIDE: u64 = 16384;
+pub(crate) const MODEL_MODULE: &str = "comfy_extras.nodes_model_advanced";
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    let studio = || Arc::clone(studio);
-    catalogue.add(ModelSamplingFlux(studio()));
-    catalogue.add(ModelSamplingSD3(studio()));
-    catalogue.add(ModelSamplingAuraFlow(studio()));
-    catalogue.add(ModelSamplingDiscrete(studio()));
-    catalogue.add(ModelSamplingContinuousEDM(studio()));
-    catalogue.add(ModelSamplingContinuousV(studio()));
-    catalogue.add(DifferentialDiffusion(studio()));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    let runtime = || Arc::clone(runtime);
+    catalogue.add(ModelSamplingAuraFlow(runtime()));
+    catalogue.add(ModelSamplingDiscrete(runtime()));
+    catalogue.add(ModelSamplingContinuousEDM(runtime()));
+    catalogue.add(ModelSamplingContinuousV(runtime()));
+    catalogue.add(DifferentialDiffusion(runtime()));
 }
 
-fn give(model: &Model, sampling: ModelSampling) -> Outcome {
+pub(crate) fn with_sampling(model: &Model, sampling: ModelSampling) -> Outcome {
     Outcome::object(model.with_sampling(sampling))
-}
-
-class! {
-    /// A flow shifted by the size of the picture.
-    ModelSamplingFlux in "advanced/model";
-    |schema| schema
-        .input(Input::socket("model", "MODEL"))
-        .input(Input::float("max_shift", 1.15, 0.0, 100.0, 0.01))
-        .input(Input::float("base_shift", 0.5, 0.0, 100.0, 0.01))
-        .input(Input::int("width", 1024, 16, MAX_SIDE).with("step", 8))
-        .input(Input::int("height", 1024, 16, MAX_SIDE).with("step", 8))
-        .output("MODEL")
-        .module(MODULE);
-    |studio, call| {
-        let model = call.object::<Model>("model")?;
-        let (base, max) = (call.float("base_shift")?, call.float("max_shift")?);
-        let shift = ModelSampling::flux_shift(base, max, call.size("width")?, call.size("height")?);
-        Ok(give(&model, ModelSampling::flux(shift)))
-    }
-}
-
-class! {
-    /// A shifted flow whose times count to a thousand.
-    ModelSamplingSD3 in "advanced/model";
-    |schema| schema
-        .input(Input::socket("model", "MODEL"))
-        .input(Input::float("shift", 3.0, 0.0, 100.0, 0.01))
-        .output("MODEL")
-        .module(MODULE);
-    |studio, call| {
-        let model = call.object::<Model>("model")?;
-        Ok(give(&model, ModelSampling::flow(call.float("shift")?, 1000.0)))
-    }
 }
 
 class! {
@@ -68,10 +32,10 @@ class! {
         .input(Input::socket("model", "MODEL"))
         .input(Input::float("shift", 1.73, 0.0, 100.0, 0.01))
         .output("MODEL")
-        .module(MODULE);
-    |studio, call| {
+        .module(MODEL_MODULE);
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
-        Ok(give(&model, ModelSampling::flow(call.float("shift")?, 1.0)))
+        Ok(with_sampling(&model, ModelSampling::flow(call.float("shift")?, 1.0)))
     }
 }
 
@@ -83,19 +47,24 @@ class! {
         .input(Input::choice("sampling", ["eps", "v_prediction", "lcm", "x0", "img_to_img"]))
         .input(Input::boolean("zsnr", false))
         .output("MODEL")
-        .module(MODULE);
-    |studio, call| {
+        .module(MODEL_MODULE);
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
+        let ends_in_noise = call.boolean("zsnr")?;
         let meaning = match call.text("sampling")? {
             "eps" => Parameterization::Eps,
             "v_prediction" => Parameterization::V,
             "x0" => Parameterization::Clean,
+            "img_to_img" => Parameterization::ImageToImage,
+            "lcm" => return Ok(with_sampling(&model, ModelSampling::consistency(ends_in_noise))),
             other => {
-                let text = format!("the sampling \"{other}\" cannot be run yet; choose eps, v_prediction or x0");
+                let text = format!(
+                    "the sampling \"{other}\" is not known; choose eps, v_prediction, lcm, x0 or img_to_img"
+                );
                 return Err(Failure::value(text));
             }
         };
-        Ok(give(&model, ModelSampling::discrete(meaning, call.boolean("zsnr")?)))
+        Ok(with_sampling(&model, ModelSampling::discrete(meaning, ends_in_noise)))
     }
 }
 
@@ -105,7 +74,7 @@ fn bounds(schema: Schema, high: f64, low: f64) -> Schema {
         .input(Input::float("sigma_max", high, 0.0, 1000.0, 0.001).with("round", false))
         .input(Input::float("sigma_min", low, 0.0, 1000.0, 0.001).with("round", false))
         .output("MODEL")
-        .module(MODULE)
+        .module(MODEL_MODULE)
 }
 
 class! {
@@ -116,7 +85,7 @@ class! {
         let schema = schema.input(Input::socket("model", "MODEL")).input(Input::choice("sampling", kinds));
         bounds(schema, 120.0, 0.002)
     };
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let (meaning, data) = match call.text("sampling")? {
             "eps" => (Parameterization::Eps, 1.0),
@@ -128,7 +97,7 @@ class! {
             }
         };
         let range = (call.float("sigma_min")?, call.float("sigma_max")?);
-        Ok(give(&model, ModelSampling::continuous_edm(meaning, range, data)))
+        Ok(with_sampling(&model, ModelSampling::continuous_edm(meaning, range, data)))
     }
 }
 
@@ -141,10 +110,10 @@ class! {
             .input(Input::choice("sampling", ["v_prediction"]));
         bounds(schema, 500.0, 0.03)
     };
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let range = (call.float("sigma_min")?, call.float("sigma_max")?);
-        Ok(give(&model, ModelSampling::continuous_v(Parameterization::V, range, 1.0)))
+        Ok(with_sampling(&model, ModelSampling::continuous_v(Parameterization::V, range, 1.0)))
     }
 }
 
@@ -160,7 +129,7 @@ class! {
             .title("Differential Diffusion")
             .module("comfy_extras.nodes_differential_diffusion")
     };
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let given = call.inputs.first("strength").is_some();
         let strength = if given { call.float("strength")? } else { 1.0 };

@@ -2,19 +2,24 @@
 
 use graph::{Call, Failure, Literal, Picture};
 use image::imageops::FilterType;
+use models::conditioning::Scene;
+use models::diffusion::{Kept, Recording};
 use residency::Cancel;
 use sampling::{
-    Conditioning, Latent, LatentFormat, Observer, Request, Sampler, Step, Tuning, noise, resize_mask, sample,
+    Conditioning, Latent, LatentShape, LatentSpec, Observer, Request, Sampler, Step, Tuning, noise,
+    resize_mask, sample,
 };
 
+use super::controls::{ControlRuns, Controls};
 use super::entries::ready;
-use super::guider::{Guider, Guiding};
-use super::planes::{dims, mask_planes};
-use super::predicting::{Evaluator, Scene};
+use super::guided::Steering;
+use super::guider::Guider;
+use super::patches::Patches;
+use super::predicting::{Evaluator, Question, RunsBeside};
 use super::step_shape::largest_step;
-use crate::studio::{Model, PreviewMethod, Studio, Wanted};
 use crate::value::LatentImage;
 use crate::{Error, Result};
+use runtime::{Model, PreviewMethod, Runtime, Wanted};
 
 /// Pixels along the longer side of a preview, unless a setting says so.
 const PREVIEW_SIZE: usize = 512;
@@ -43,13 +48,18 @@ pub(crate) struct Sampled {
 }
 
 /// Runs a sampler.
-pub(crate) fn run(studio: &Studio, call: &Call, guider: &Guider, run: &Run<'_>) -> Result<Sampled, Failure> {
-    let model = &guider.model;
-    let shape = dims(&run.latent.samples)?;
+pub(crate) fn run(
+    runtime: &Runtime,
+    call: &Call,
+    guider: &Guider,
+    run: &Run<'_>,
+) -> Result<Sampled, Failure> {
+    let spec = guider.model.latent()?;
     // The sampler works on copies of the latent: noise, what a step takes and gives, what was predicted.
-    let _working = studio.host.room(&[WORKING_COPIES, shape.iter().product()])?;
-    let latent = model.format().fit_empty(Latent::clone(&run.latent.samples));
-    let shape = dims(&latent)?;
+    let _working = runtime.host.room(&[WORKING_COPIES, run.latent.samples.values().len()])?;
+    let latent = spec.fit_empty(Latent::clone(&run.latent.samples));
+    let latent = if spec.frames_per_value.is_none() { as_picture(latent)? } else { as_video(latent)? };
+    let shape = latent.shape().to_vec();
     let noise = match run.noise {
         None => Latent::zeros(&shape),
         Some(seed) => {
@@ -59,21 +69,45 @@ pub(crate) fn run(studio: &Studio, call: &Call, guider: &Guider, run: &Run<'_>) 
     };
     let mask = match &run.latent.noise_mask {
         None => None,
-        Some(mask) => Some(resize_mask(&mask_planes(mask)?, &shape).map_err(Error::from)?),
+        Some(mask) => Some(resize_mask(&mask.planes()?, &shape).map_err(Error::from)?),
     };
-    let work = Work { studio, call, guider, run, latent, noise, mask };
+    let work = Work { runtime, call, guider, run, latent, noise, mask };
     let (samples, denoised) = if run.sigmas.is_empty() { (work.latent, None) } else { work.sample()? };
     let with = |samples: Latent| run.latent.with_samples(samples);
     let denoised = match denoised {
-        Some(denoised) => model.format().to_autoencoder(&denoised).map_err(Error::from)?,
+        Some(denoised) => spec.to_autoencoder(&denoised).map_err(Error::from)?,
         None => samples.clone(),
     };
     Ok(Sampled { latent: with(samples)?, denoised: with(denoised)? })
 }
 
+/// A latent of a family that makes pictures: one frame is a picture.
+fn as_picture(latent: Latent) -> Result<Latent> {
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(&latent)?;
+    if latent.shape().len() == 4 {
+        return Ok(latent);
+    }
+    if frames != 1 {
+        return Err(Error::Told(format!(
+            "the latent has {frames} frames, but the model makes pictures; give it an empty latent image instead"
+        )));
+    }
+    Ok(Latent::new(vec![batch, channels, height, width], latent.into_values())?)
+}
+
+/// A latent of a family that makes videos: a picture is one frame.
+fn as_video(latent: Latent) -> Result<Latent> {
+    match *latent.shape() {
+        [batch, channels, height, width] => {
+            Ok(Latent::new(vec![batch, channels, 1, height, width], latent.into_values())?)
+        }
+        _ => Ok(latent),
+    }
+}
+
 /// A run with all it needs.
 struct Work<'a> {
-    studio: &'a Studio,
+    runtime: &'a Runtime,
     call: &'a Call,
     guider: &'a Guider,
     run: &'a Run<'a>,
@@ -86,16 +120,40 @@ impl Work<'_> {
     /// The latent at the end, and what the last step predicted, in the model's scale.
     fn sample(&self) -> Result<(Latent, Option<Latent>), Failure> {
         let model = &self.guider.model;
-        let shape = dims(&self.latent)?;
-        let conditionings = ready(&self.guider.conditionings(), shape, &model.sampling)?;
-        let evaluated = self.guider.guiding.evaluated(self.run.sampler.needs_negative());
-        let work = largest_step(&conditionings, &evaluated, &self.run.sigmas, shape);
+        let shape = LatentShape::of(&self.latent).map_err(Error::from)?;
+        let mut conditionings = ready(&self.guider.conditionings(), shape, &model.sampling)?;
+        if let Some(empty) = self.guider.empty_prompt() {
+            conditionings.extend(ready(&[&empty], shape, &model.sampling)?);
+        }
+        let needs_negative = self.run.sampler.needs_negative();
+        let questions = self.guider.questions(needs_negative, &Recording::default(), |_| true);
+        let questions =
+            questions.into_iter().map(|question| question.in_force(model)).collect::<Result<Vec<_>>>()?;
+        let work = largest_step(&conditionings, &questions, &self.run.sigmas, shape);
+        let controls = Controls::prepare(self.runtime, self.call, model, &conditionings, shape)?;
+        let evaluated: Vec<usize> = questions.iter().map(|question| question.side).collect();
+        let control_works = controls.works(&conditionings, &evaluated, &self.run.sigmas, shape);
+        let patches = Patches::prepare(self.runtime, self.call, model, &conditionings, (shape, &work))?;
         let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, work: &work };
         let cancel = Cancel::from(std::sync::Arc::clone(&self.call.job.cancel));
-        let mut watching = Watching::new(self.studio, self.call, model.format());
-        let latent = self.studio.with_session(wanted, &cancel, |opened| {
-            let scene = Scene { shape, mask: self.mask.as_ref() };
-            let evaluator = Evaluator::new(self.studio, opened, model, &conditionings, &scene)?;
+        let mut watching = Watching::new(self.runtime, self.call, model.latent()?);
+        let image = match self.mask {
+            Some(_) if !self.latent.is_zero() => {
+                Some(model.latent()?.to_model(&self.latent).map_err(Error::from)?)
+            }
+            _ => None,
+        };
+        let mut others = controls.wanted(model, &control_works);
+        others.extend(patches.wanted());
+        let latent = self.runtime.with_sessions(wanted, &others, &cancel, |opened, others| {
+            let scene = Scene { shape, mask: self.mask.as_ref(), image: image.as_ref(), seed: self.run.seed };
+            let (for_controls, for_patches) = others.split_at(control_works.len());
+            let beside = RunsBeside {
+                controls: ControlRuns::new(self.runtime, &controls, for_controls, &scene)?,
+                patches: patches.start(for_patches)?,
+            };
+            let evaluator =
+                Evaluator::new(self.runtime, opened, self.guider, &conditionings, beside, &scene)?;
             self.through(&evaluator, &mut watching)
         });
         if let Some(failure) = watching.failure.take() {
@@ -108,13 +166,14 @@ impl Work<'_> {
         let Model { sampling, differential, .. } = &*self.guider.model;
         let mut request = Request {
             sampling,
-            format: self.guider.model.format(),
+            format: self.guider.model.latent()?,
             sampler: self.run.sampler,
             tuning: self.run.tuning,
             sigmas: self.run.sigmas.clone(),
             noise: self.noise.clone(),
             latent: self.latent.clone(),
             mask: self.mask.clone(),
+            keeps_clean: self.guider.model.diffusion()?.kept() == Kept::Clean,
             cfg: self.guider.cfg(),
             seed: self.run.seed,
         };
@@ -125,17 +184,23 @@ impl Work<'_> {
             }
             _ => None,
         };
-        let guides_itself = thresholds.is_some() || matches!(self.guider.guiding, Guiding::Dual { .. });
+        let guides_itself = thresholds.is_some() || !self.guider.is_usual();
         if guides_itself {
             request.cfg = 1.0;
         }
+        let mut steering = Steering::new(self.guider, evaluator);
         let mut predict = |x: &Latent, sigma: f32, wanted: &[Conditioning]| {
-            let plain = |x: &Latent| -> Result<Vec<Latent>> {
-                if guides_itself {
-                    return self.guider.guided(evaluator, x, sigma, wanted);
+            let mut plain = |x: &Latent| -> Result<Vec<Latent>> {
+                if !guides_itself {
+                    let questions: Vec<Question> = wanted.iter().map(place).map(Question::from).collect();
+                    return evaluator.predict(&questions, x, sigma);
                 }
-                let places: Vec<usize> = wanted.iter().map(place).collect();
-                evaluator.predict(&places, x, sigma)
+                let guided = steering.predict(x, sigma, wanted.contains(&Conditioning::Negative))?;
+                let asked = wanted.iter().map(|conditioning| match conditioning {
+                    Conditioning::Positive => guided.denoised.clone(),
+                    Conditioning::Negative => guided.negative.clone(),
+                });
+                Ok(asked.collect())
             };
             let answer = match &thresholds {
                 None => plain(x),
@@ -143,7 +208,12 @@ impl Work<'_> {
             };
             Ok(answer?)
         };
-        Ok(sample(&request, &mut predict, watching)?)
+        let sampled = sample(&request, &mut predict, watching)?;
+        let (skipped, steps) = (evaluator.skipped() + steering.skipped(), self.run.sigmas.len() - 1);
+        if self.guider.model.guidance.reuse.is_some() {
+            tracing::info!("{skipped} of {steps} steps were guessed from those before");
+        }
+        Ok(sampled)
     }
 }
 
@@ -171,7 +241,7 @@ impl<'a> Thresholds<'a> {
         let image = if work.latent.is_zero() {
             work.latent.clone()
         } else {
-            model.format().to_model(&work.latent)?
+            model.latent()?.to_model(&work.latent)?
         };
         let sigmas = &work.run.sigmas;
         let (first, last) = (sigmas.first().copied().unwrap_or(1.0), sigmas.last().copied().unwrap_or(0.0));
@@ -199,7 +269,7 @@ impl<'a> Thresholds<'a> {
         x: &Latent,
         sigma: f32,
         wanted: &[Conditioning],
-        predict: impl Fn(&Latent) -> Result<Vec<Latent>>,
+        predict: impl FnOnce(&Latent) -> Result<Vec<Latent>>,
     ) -> Result<Vec<Latent>> {
         let mask = self.at(sigma);
         let sampling = &self.work.guider.model.sampling;
@@ -225,22 +295,22 @@ fn blend(new: &Latent, old: &Latent, mask: &[f32]) -> Latent {
 /// Tells the job of steps, and remembers what the last one predicted.
 struct Watching<'a> {
     call: &'a Call,
-    format: LatentFormat,
+    format: &'static LatentSpec,
     preview: Option<usize>,
     denoised: Option<Latent>,
     failure: Option<Failure>,
 }
 
 impl<'a> Watching<'a> {
-    fn new(studio: &Studio, call: &'a Call, format: LatentFormat) -> Watching<'a> {
+    fn new(runtime: &Runtime, call: &'a Call, format: &'static LatentSpec) -> Watching<'a> {
         // A client may choose for its own prompt.
         let chosen = call.job.extra.get("preview_method").and_then(Literal::as_text);
         let method = match chosen {
             Some("none") => PreviewMethod::None,
             Some("auto" | "latent2rgb" | "taesd") => PreviewMethod::LatentToRgb,
-            _ => studio.settings.preview,
+            _ => runtime.settings.preview,
         };
-        let size = studio.settings.preview_size.unwrap_or(PREVIEW_SIZE);
+        let size = runtime.settings.preview_size.unwrap_or(PREVIEW_SIZE);
         let preview = (method == PreviewMethod::LatentToRgb).then_some(size);
         Watching { call, format, preview, denoised: None, failure: None }
     }

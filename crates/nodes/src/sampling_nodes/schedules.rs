@@ -6,37 +6,37 @@ use graph::{Catalogue, Failure, Input, Literal, Outcome, Schema, Value};
 use sampling::{Scheduler, nodes};
 
 use super::choices::levels;
-use crate::studio::{Model, class};
+use crate::class::class;
 use crate::value::Sigmas;
-use crate::{Error, Studio};
+use crate::{Error, Runtime};
+use runtime::Model;
 
 const MODULE: &str = "comfy_extras.nodes_custom_sampler";
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: &Arc<Studio>) {
-    let studio = || Arc::clone(studio);
-    catalogue.add(BasicScheduler(studio()));
-    catalogue.add(KarrasScheduler(studio()));
-    catalogue.add(ExponentialScheduler(studio()));
-    catalogue.add(PolyexponentialScheduler(studio()));
-    catalogue.add(LaplaceScheduler(studio()));
-    catalogue.add(VPScheduler(studio()));
-    catalogue.add(BetaSamplingScheduler(studio()));
-    catalogue.add(SDTurboScheduler(studio()));
-    catalogue.add(AlignYourStepsScheduler(studio()));
-    catalogue.add(GITSScheduler(studio()));
-    catalogue.add(OptimalStepsScheduler(studio()));
-    catalogue.add(Flux2Scheduler(studio()));
-    catalogue.add(ManualSigmas(studio()));
-    catalogue.add(SplitSigmas(studio()));
-    catalogue.add(SplitSigmasDenoise(studio()));
-    catalogue.add(FlipSigmas(studio()));
-    catalogue.add(SetFirstSigma(studio()));
-    catalogue.add(ExtendIntermediateSigmas(studio()));
-    catalogue.add(SamplingPercentToSigma(studio()));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    let runtime = || Arc::clone(runtime);
+    catalogue.add(BasicScheduler(runtime()));
+    catalogue.add(KarrasScheduler(runtime()));
+    catalogue.add(ExponentialScheduler(runtime()));
+    catalogue.add(PolyexponentialScheduler(runtime()));
+    catalogue.add(LaplaceScheduler(runtime()));
+    catalogue.add(VPScheduler(runtime()));
+    catalogue.add(BetaSamplingScheduler(runtime()));
+    catalogue.add(SDTurboScheduler(runtime()));
+    catalogue.add(AlignYourStepsScheduler(runtime()));
+    catalogue.add(GITSScheduler(runtime()));
+    catalogue.add(OptimalStepsScheduler(runtime()));
+    catalogue.add(ManualSigmas(runtime()));
+    catalogue.add(SplitSigmas(runtime()));
+    catalogue.add(SplitSigmasDenoise(runtime()));
+    catalogue.add(FlipSigmas(runtime()));
+    catalogue.add(SetFirstSigma(runtime()));
+    catalogue.add(ExtendIntermediateSigmas(runtime()));
+    catalogue.add(SamplingPercentToSigma(runtime()));
 }
 
-fn give(sigmas: Result<Vec<f32>, sampling::Error>) -> Result<Outcome, Failure> {
+pub(crate) fn give_sigmas(sigmas: Result<Vec<f32>, sampling::Error>) -> Result<Outcome, Failure> {
     Ok(Outcome::object(Sigmas(sigmas.map_err(Error::from)?)))
 }
 
@@ -64,10 +64,10 @@ class! {
         .input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01))
         .output("SIGMAS")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let scheduler: Scheduler = call.text("scheduler")?.parse().map_err(Error::from)?;
-        give(nodes::basic(&model.sampling, scheduler, call.size("steps")?, call.float("denoise")?))
+        give_sigmas(nodes::basic(&model.sampling, scheduler, call.size("steps")?, call.float("denoise")?))
     }
 }
 
@@ -75,9 +75,9 @@ class! {
     /// Evenly spaced roots.
     KarrasScheduler in "sampling/custom_sampling/schedulers";
     |schema| range_inputs(schema).input(exact("rho", 7.0, 0.0, 100.0, 0.01)).output("SIGMAS");
-    |studio, call| {
+    |runtime, call| {
         let (high, low) = (call.float("sigma_max")?, call.float("sigma_min")?);
-        give(nodes::karras(call.size("steps")?, high, low, call.float("rho")?))
+        give_sigmas(nodes::karras(call.size("steps")?, high, low, call.float("rho")?))
     }
 }
 
@@ -85,8 +85,8 @@ class! {
     /// Evenly spaced logarithms.
     ExponentialScheduler in "sampling/custom_sampling/schedulers";
     |schema| range_inputs(schema).output("SIGMAS");
-    |studio, call| {
-        give(nodes::exponential(call.size("steps")?, call.float("sigma_max")?, call.float("sigma_min")?))
+    |runtime, call| {
+        give_sigmas(nodes::exponential(call.size("steps")?, call.float("sigma_max")?, call.float("sigma_min")?))
     }
 }
 
@@ -94,9 +94,9 @@ class! {
     /// Logarithms spaced by a power.
     PolyexponentialScheduler in "sampling/custom_sampling/schedulers";
     |schema| range_inputs(schema).input(exact("rho", 1.0, 0.0, 100.0, 0.01)).output("SIGMAS");
-    |studio, call| {
+    |runtime, call| {
         let (high, low) = (call.float("sigma_max")?, call.float("sigma_min")?);
-        give(nodes::polyexponential(call.size("steps")?, high, low, call.float("rho")?))
+        give_sigmas(nodes::polyexponential(call.size("steps")?, high, low, call.float("rho")?))
     }
 }
 
@@ -107,9 +107,9 @@ class! {
         .input(exact("mu", 0.0, -10.0, 10.0, 0.1))
         .input(exact("beta", 0.5, 0.0, 10.0, 0.1))
         .output("SIGMAS");
-    |studio, call| {
+    |runtime, call| {
         let bounds = (call.float("sigma_max")?, call.float("sigma_min")?);
-        give(nodes::laplace(call.size("steps")?, bounds, call.float("mu")?, call.float("beta")?))
+        give_sigmas(nodes::laplace(call.size("steps")?, bounds, call.float("mu")?, call.float("beta")?))
     }
 }
 
@@ -123,9 +123,9 @@ class! {
         .input(exact("eps_s", 0.001, 0.0, 1.0, 0.0001))
         .output("SIGMAS")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let (beta_d, beta_min) = (call.float("beta_d")?, call.float("beta_min")?);
-        give(nodes::vp(call.size("steps")?, beta_d, beta_min, call.float("eps_s")?))
+        give_sigmas(nodes::vp(call.size("steps")?, beta_d, beta_min, call.float("eps_s")?))
     }
 }
 
@@ -139,9 +139,9 @@ class! {
         .input(exact("beta", 0.6, 0.0, 50.0, 0.01))
         .output("SIGMAS")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
-        give(nodes::beta(&model.sampling, call.size("steps")?, call.float("alpha")?, call.float("beta")?))
+        give_sigmas(nodes::beta(&model.sampling, call.size("steps")?, call.float("alpha")?, call.float("beta")?))
     }
 }
 
@@ -154,9 +154,9 @@ class! {
         .input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01))
         .output("SIGMAS")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
-        give(nodes::sd_turbo(&model.sampling, call.size("steps")?, call.float("denoise")?))
+        give_sigmas(nodes::sd_turbo(&model.sampling, call.size("steps")?, call.float("denoise")?))
     }
 }
 
@@ -169,8 +169,8 @@ class! {
         let schema = schema.input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01));
         schema.output("SIGMAS").module("comfy_extras.nodes_align_your_steps")
     };
-    |studio, call| {
-        give(nodes::align_your_steps(call.text("model_type")?, call.size("steps")?, call.float("denoise")?))
+    |runtime, call| {
+        give_sigmas(nodes::align_your_steps(call.text("model_type")?, call.size("steps")?, call.float("denoise")?))
     }
 }
 
@@ -183,7 +183,7 @@ class! {
         let schema = schema.input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01));
         schema.output("SIGMAS").module("comfy_extras.nodes_gits")
     };
-    |studio, call| give(nodes::gits(call.float("coeff")?, call.size("steps")?, call.float("denoise")?))
+    |runtime, call| give_sigmas(nodes::gits(call.float("coeff")?, call.size("steps")?, call.float("denoise")?))
 }
 
 class! {
@@ -195,21 +195,9 @@ class! {
         let schema = schema.input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01));
         schema.output("SIGMAS").module("comfy_extras.nodes_optimalsteps")
     };
-    |studio, call| {
-        give(nodes::optimal_steps(call.text("model_type")?, call.size("steps")?, call.float("denoise")?))
+    |runtime, call| {
+        give_sigmas(nodes::optimal_steps(call.text("model_type")?, call.size("steps")?, call.float("denoise")?))
     }
-}
-
-class! {
-    /// The levels of FLUX.2 for a picture size.
-    Flux2Scheduler in "sampling/custom_sampling/schedulers";
-    |schema| schema
-        .input(Input::int("steps", 20, 1, 4096))
-        .input(Input::int("width", 1024, 16, 16384).with("step", 1))
-        .input(Input::int("height", 1024, 16, 16384).with("step", 1))
-        .output("SIGMAS")
-        .module("comfy_extras.nodes_flux");
-    |studio, call| give(nodes::flux2(call.size("steps")?, call.size("width")?, call.size("height")?))
 }
 
 class! {
@@ -219,7 +207,7 @@ class! {
         is_experimental: true,
         ..schema.input(Input::text("sigmas", "1, 0.5").with("multiline", false)).output("SIGMAS").module(MODULE)
     };
-    |studio, call| Ok(Outcome::object(Sigmas(numbers(call.text("sigmas")?))))
+    |runtime, call| Ok(Outcome::object(Sigmas(numbers(call.text("sigmas")?))))
 }
 
 /// The numbers in a text, whatever is between them.
@@ -247,7 +235,7 @@ class! {
         .named_output("SIGMAS", "high_sigmas")
         .named_output("SIGMAS", "low_sigmas")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let (sigmas, step) = (levels(call)?, call.size("step")?);
         Ok(cut(&sigmas, step, step.min(sigmas.len())))
     }
@@ -269,7 +257,7 @@ class! {
         .named_output("SIGMAS", "high_sigmas")
         .named_output("SIGMAS", "low_sigmas")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let sigmas = levels(call)?;
         let steps = sigmas.len().saturating_sub(1);
         let low_steps = (steps as f64 * call.float("denoise")?).round_ties_even() as usize;
@@ -287,7 +275,7 @@ class! {
     /// Levels from low to high, to add noise by steps.
     FlipSigmas in "sampling/custom_sampling/sigmas";
     |schema| schema.input(Input::socket("sigmas", "SIGMAS")).output("SIGMAS").module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let mut sigmas = levels(call)?;
         sigmas.reverse();
         if let Some(first) = sigmas.first_mut().filter(|first| **first == 0.0) {
@@ -305,7 +293,7 @@ class! {
         .input(exact("sigma", 136.0, 0.0, 20_000.0, 0.001))
         .output("SIGMAS")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let mut sigmas = levels(call)?;
         let first = call.float("sigma")? as f32;
         sigmas.iter_mut().take(1).for_each(|sigma| *sigma = first);
@@ -324,7 +312,7 @@ class! {
         .input(Input::choice("spacing", ["linear", "cosine", "sine"]))
         .output("SIGMAS")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let start = match call.float("start_at_sigma")? {
             below if below < 0.0 => f64::INFINITY,
             start => start,
@@ -366,7 +354,7 @@ class! {
         .input(Input::boolean("return_actual_sigma", false))
         .named_output("FLOAT", "sigma_value")
         .module(MODULE);
-    |studio, call| {
+    |runtime, call| {
         let model = call.object::<Model>("model")?;
         let percent = call.float("sampling_percent")?;
         let actual = call.boolean("return_actual_sigma")?;

@@ -5,75 +5,83 @@ use std::time::Instant;
 
 use graph::{Call, Failure};
 use models::text::{
-    EncodeOptions, Encoded, Layer, PromptOptions, Symbol, TextEncoder, TextTokenizer, Token, Tokens,
+    ChatTemplate, EncodeOptions, Encoded, EncoderUse, PictureTokens, PromptOptions, Reads, Symbol, TextModel,
+    Token, Tokens, name_of,
 };
 use residency::Cancel;
-use tensor::Tensor;
+use runtime::{Clip, Runtime, Source, Wanted, Work};
+use tensor::{Lane, Tensor};
 
 use super::embeddings::EmbeddingFiles;
-use crate::studio::{Clip, ClipKind, Network, Source, Studio, Wanted, Work, kind_of};
-use crate::value::{Array, Entry};
+use crate::value::{Array, Cond, Entry};
 use crate::{Error, Result};
 
-/// T5's prompts are filled up to this many tokens for FLUX, and for SD3.
-const FLUX_TOKENS: usize = 256;
-const SD3_TOKENS: usize = 77;
+/// What encoders are told.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Prompts<'a> {
+    /// What some are told, by their keys.
+    pub(crate) own: &'a [(&'a str, &'a str)],
+    /// What all others are told.
+    pub(crate) others: &'a str,
+    /// Those that are told nothing at all, by their keys, and give no result.
+    pub(crate) left_out: &'a [&'a str],
+    /// Those whose prompts are not filled up, by their keys.
+    pub(crate) unfilled: &'a [&'a str],
+    /// The pictures that encoders are shown that can be shown any.
+    pub(crate) pictures: &'a [SeenPicture],
+    /// Of the parts of pictures every so many-th is kept, where any are kept; all with 0.
+    pub(crate) picture_step: usize,
+    /// The conversation of language models, if it is not the family's own.
+    pub(crate) template: Option<&'static ChatTemplate>,
+    /// Whether encoders with chunks get as many of them as the longest prompt has.
+    pub(crate) is_even: bool,
+}
 
-/// What CLIP and T5 are told.
-#[derive(Clone, Copy)]
-pub(super) struct Prompts<'a> {
-    pub(super) clip: &'a str,
-    pub(super) t5: &'a str,
+/// A picture as another network saw it.
+pub(crate) struct SeenPicture {
+    /// One vector per part, `[parts, width]`.
+    pub(crate) values: Array,
+    /// Rows and columns of the parts, where their places count.
+    pub(crate) grid: Option<[usize; 2]>,
 }
 
 impl<'a> Prompts<'a> {
-    /// The same for both.
-    pub(super) fn same(text: &'a str) -> Prompts<'a> {
-        Prompts { clip: text, t5: text }
+    /// The same for all.
+    pub(crate) fn same(text: &'a str) -> Prompts<'a> {
+        Prompts { others: text, ..Prompts::default() }
+    }
+
+    fn of(&self, key: &str) -> &'a str {
+        self.own.iter().find(|(own, _)| *own == key).map_or(self.others, |(_, text)| *text)
+    }
+
+    /// What an encoder reads; nothing if it is not asked.
+    fn read_by(&self, how: &EncoderUse) -> Option<String> {
+        let reads = match (how.reads, self.template) {
+            (Reads::Chat(_), Some(template)) => Reads::Chat(template),
+            (reads, _) => reads,
+        };
+        reads.of(self.of(how.key), !self.pictures.is_empty())
     }
 }
 
-/// How one encoder of a family is used.
-#[derive(Clone, Copy)]
-struct Use {
-    layer: Layer,
-    unprojected: bool,
-    tokens: usize,
-}
-
-/// Encodes prompts.
-pub(super) fn encode(
-    studio: &Studio,
+/// Encodes prompts as the encoders' family does.
+pub(crate) fn encode(
+    runtime: &Runtime,
     call: &Call,
     clip: &Clip,
     prompts: Prompts<'_>,
 ) -> Result<Entry, Failure> {
-    let job = Job { studio, call, clip, prompts };
-    let encoded = match clip.kind {
-        ClipKind::Flux => {
-            let last = clip.layer(Layer::Last);
-            let pooled =
-                job.run(patch::TextEncoder::ClipL, Use { layer: last, unprojected: true, tokens: 0 })?;
-            let t5 = Use { layer: Layer::Last, unprojected: false, tokens: FLUX_TOKENS };
-            Encoded::flux(&pooled, job.run(patch::TextEncoder::T5, t5)?)
-        }
-        ClipKind::StableDiffusion => {
-            let layer = clip.layer(Layer::Last);
-            job.run(patch::TextEncoder::ClipL, Use { layer, unprojected: true, tokens: 0 })?
-        }
-        ClipKind::Sdxl => {
-            let (clip_l, clip_g) = job.both_clips()?;
-            Encoded::sdxl(&clip_l, &clip_g).map_err(Error::from)?
-        }
-        ClipKind::Sd3 => {
-            let (clip_l, clip_g) = job.both_clips()?;
-            let t5 = Use { layer: Layer::Last, unprojected: false, tokens: SD3_TOKENS };
-            let t5 = job.run(patch::TextEncoder::T5, t5)?;
-            Encoded::sd3(&clip_l, &clip_g, &t5).map_err(Error::from)?
-        }
-    };
+    let job = Job { runtime, call, clip, prompts };
+    let results = clip.recipe.encoders.iter().map(|how| job.run(how)).collect::<Result<Vec<_>>>()?;
+    let encoded = (clip.recipe.join)(results).map_err(Error::from)?;
     let pooled = encoded.pooled.as_ref().map(to_array).transpose()?;
-    Ok(Entry::new(to_array(&encoded.cond)?, pooled))
+    let mut cond = Cond::text(to_array(&encoded.cond)?, pooled);
+    cond.second_text = encoded.second.as_ref().map(to_array).transpose()?.map(Arc::new);
+    if clip.recipe.has_mask {
+        cond.attention_mask = Some(Arc::new(encoded.attention_mask));
+    }
+    Ok(Entry::new(cond))
 }
 
 fn to_array(tensor: &Tensor) -> Result<Array> {
@@ -81,75 +89,111 @@ fn to_array(tensor: &Tensor) -> Result<Array> {
 }
 
 struct Job<'a> {
-    studio: &'a Studio,
+    runtime: &'a Runtime,
     call: &'a Call,
     clip: &'a Clip,
     prompts: Prompts<'a>,
 }
 
 impl Job<'_> {
-    /// The encoder of a kind.
-    fn encoder(&self, kind: patch::TextEncoder) -> Result<(&Source, &(TextEncoder, TextTokenizer))> {
-        let found = self.clip.encoders.iter().find_map(|source| match &source.network {
-            Network::Text(text) if kind_of(&text.0) == kind => Some((&**source, &**text)),
-            _ => None,
-        });
-        found.ok_or_else(|| {
+    /// Encodes with one encoder of the recipe; nothing comes of an optional one that is not there.
+    fn run(&self, how: &EncoderUse) -> Result<Option<Encoded>> {
+        if self.prompts.left_out.contains(&how.key) {
+            return Ok(None);
+        }
+        let Some((source, model)) = self.clip.encoder(how.key) else {
+            if how.is_optional {
+                return Ok(None);
+            }
             let have: Vec<String> = self.clip.encoders.iter().map(|source| source.name()).collect();
-            Error::Told(format!("none of {} is a {kind:?} text encoder", have.join(", ")))
-        })
+            return Err(Error::Told(format!(
+                "none of {} is a {} text encoder",
+                have.join(", "),
+                name_of(how.key)
+            )));
+        };
+        let Some(text) = self.prompts.read_by(how) else { return Ok(None) };
+        self.encode(source, model, how, &text).map(Some)
     }
 
-    /// CLIP-L and CLIP-G as SDXL and SD3 use them.
-    fn both_clips(&self) -> Result<(Encoded, Encoded)> {
-        let layer = self.clip.layer(Layer::SkipRaw(2));
-        let clip_l = self.run(patch::TextEncoder::ClipL, Use { layer, unprojected: true, tokens: 0 })?;
-        let clip_g = self.run(patch::TextEncoder::ClipG, Use { layer, unprojected: false, tokens: 0 })?;
-        Ok((clip_l, clip_g))
-    }
-
-    /// Encodes with one encoder.
-    fn run(&self, kind: patch::TextEncoder, how: Use) -> Result<Encoded> {
-        let (source, (encoder, tokenizer)) = self.encoder(kind)?;
-        let files = EmbeddingFiles::new(self.studio, key_of(kind), encoder.width());
-        let tokens = self.tokens(tokenizer, kind, how, &files);
+    fn encode(&self, source: &Source, model: &TextModel, how: &EncoderUse, text: &str) -> Result<Encoded> {
+        let files = EmbeddingFiles::new(self.runtime, how.key, model.encoder.width());
+        let mut tokens = self.tokens(model, how, text, &files);
+        if self.prompts.is_even && model.encoder.chunk_tokens().is_some() {
+            let (count, length) = (self.most_chunks(), tokens.chunks.first().map_or(0, Vec::len));
+            let empty = tokens.frame.empty(length);
+            tokens.chunks.resize(tokens.chunks.len().max(count), empty);
+        }
+        let shown = if how.picture.is_some() { self.prompts.pictures } else { &[] };
+        if let Some(place) = how.picture {
+            let parts: Vec<usize> = shown.iter().map(|picture| picture.values.shape[0]).collect();
+            tokens.show_pictures(place, &parts);
+        }
         for name in &tokens.missing {
+            if let Some(misfit) = files.misfit(name, &self.widths()) {
+                return Err(misfit);
+            }
             tracing::warn!("there is no embedding {name} for {}; it is left out", source.name());
         }
         let work = Work::text(&tokens);
         let wanted = Wanted { source, beside: &self.clip.encoders, loras: &self.clip.loras, work: &work };
         let cancel = Cancel::from(Arc::clone(&self.call.job.cancel));
-        self.studio.with_session(wanted, &cancel, |opened| {
-            let vectors = files.tensors(&tokens, opened.session.lane()?)?;
+        self.runtime.with_session(wanted, &cancel, |opened| {
+            let lane = opened.session.lane()?;
+            let vectors = files.tensors(&tokens, lane)?;
+            let pictures = shown.iter().map(|picture| picture.on(lane)).collect::<Result<Vec<_>>>()?;
             let options = EncodeOptions {
-                layer: how.layer,
-                unprojected: how.unprojected,
-                masked: false,
+                // Skipping layers is CLIP's; encoders of whole prompts have one result.
+                layer: if model.encoder.chunk_tokens().is_some() {
+                    self.clip.layer(how.layer)
+                } else {
+                    how.layer
+                },
                 embeddings: Some(&vectors),
+                pictures: &pictures,
+                picture_step: self.prompts.picture_step,
+                ..how.options()
             };
             let started = Instant::now();
-            let encoded = encoder.encode(&opened.session, &tokens, options)?;
-            self.studio.note_evaluation(opened, started);
+            let encoded = model.encoder.encode(&opened.session, &tokens, options)?;
+            self.runtime.note_evaluation(opened, started);
             // Results of several encoders meet on the host, wherever each computed.
-            on_host(self.studio, encoded)
+            on_host(self.runtime, encoded)
         })
     }
 
-    fn tokens(
-        &self,
-        tokenizer: &TextTokenizer,
-        kind: patch::TextEncoder,
-        how: Use,
-        files: &EmbeddingFiles<'_>,
-    ) -> Tokens {
+    /// The widths of the encoders' vectors, each once.
+    fn widths(&self) -> Vec<usize> {
+        let encoders = self.clip.recipe.encoders.iter().filter_map(|how| self.clip.encoder(how.key));
+        let mut widths: Vec<usize> = encoders.map(|(_, model)| model.encoder.width()).collect();
+        widths.sort_unstable();
+        widths.dedup();
+        widths
+    }
+
+    /// The most chunks that a prompt has.
+    fn most_chunks(&self) -> usize {
+        let chunks = |how: &EncoderUse| {
+            let (_, model) = self.clip.encoder(how.key)?;
+            let files = EmbeddingFiles::new(self.runtime, how.key, model.encoder.width());
+            let text = self.prompts.read_by(how)?;
+            Some(self.tokens(model, how, &text, &files).chunks.len())
+        };
+        self.clip.recipe.encoders.iter().filter_map(chunks).max().unwrap_or(0)
+    }
+
+    fn tokens(&self, model: &TextModel, how: &EncoderUse, text: &str, files: &EmbeddingFiles<'_>) -> Tokens {
         let rows = |name: &str| files.rows(name);
-        let options = PromptOptions { embeddings: Some(&rows), ignore_weights: false };
-        if kind != patch::TextEncoder::T5 {
-            return tokenizer.tokenize(self.prompts.clip, options);
+        let options = PromptOptions { embeddings: Some(&rows), ..PromptOptions::default() };
+        if model.encoder.chunk_tokens().is_some() {
+            return model.tokenizer.tokenize(text, options, 0);
         }
-        let (least, padding) = self.clip.lengths.unwrap_or((how.tokens, 0));
-        let natural = if padding > 0 { 0 } else { least };
-        let mut tokens = tokenizer.clone().filled_to(natural).tokenize(self.prompts.t5, options);
+        // What a node said of lengths is about T5 and its kin.
+        let is_t5 = how.key.starts_with("t5") || how.key.starts_with("umt5");
+        let (least, padding) = self.clip.lengths.filter(|_| is_t5).unwrap_or((how.tokens, 0));
+        let is_filled = padding == 0 && !self.prompts.unfilled.contains(&how.key);
+        let natural = if is_filled { least } else { 0 };
+        let mut tokens = how.tokenize(&*model.tokenizer, text, options, natural);
         if padding > 0 {
             let pad = Token { symbol: Symbol::Id(tokens.frame.pad), weight: 1.0 };
             for chunk in &mut tokens.chunks {
@@ -161,20 +205,18 @@ impl Job<'_> {
     }
 }
 
-/// The name that embedding files have for an encoder's vectors.
-fn key_of(kind: patch::TextEncoder) -> &'static str {
-    match kind {
-        patch::TextEncoder::ClipL => "clip_l",
-        patch::TextEncoder::ClipG => "clip_g",
-        patch::TextEncoder::ClipH => "clip_h",
-        patch::TextEncoder::T5 => "t5xxl",
+impl SeenPicture {
+    fn on(&self, lane: &Lane) -> Result<PictureTokens> {
+        let axes: [usize; 2] = self.values.axes("a picture among the words", "parts and width")?;
+        Ok(PictureTokens { values: lane.tensor(axes, &self.values.values)?, grid: self.grid })
     }
 }
 
 /// A result on the host's device, where another encoder's can join it.
-fn on_host(studio: &Studio, encoded: Encoded) -> Result<Encoded> {
-    let lane = tensor::Lane::new(studio.devices.get(meta::DeviceId::CPU)?, meta::DType::F32)?;
+fn on_host(runtime: &Runtime, encoded: Encoded) -> Result<Encoded> {
+    let lane = Lane::new(runtime.devices.get(meta::DeviceId::CPU)?, meta::DType::F32)?;
     let bring = |tensor: &Tensor| -> Result<Tensor> { Ok(lane.tensor(*tensor.shape(), &tensor.to_vec()?)?) };
     let pooled = encoded.pooled.as_ref().map(bring).transpose()?;
-    Ok(Encoded { cond: bring(&encoded.cond)?, pooled, attention_mask: encoded.attention_mask })
+    let second = encoded.second.as_ref().map(bring).transpose()?;
+    Ok(Encoded { cond: bring(&encoded.cond)?, pooled, second, ..encoded })
 }

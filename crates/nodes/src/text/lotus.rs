@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, Outcome};
 use models::detect;
-use models::detect::{Family, Role};
-use models::text::{EncodeOptions, Layer, PromptOptions, TextEncoder};
+use models::text::{EncodeOptions, Layer, PromptOptions};
 use residency::Cancel;
 
-use crate::studio::{Network, Placing, Source, Wanted, Work, class};
+use crate::class::class;
 use crate::value::{Array, Conditioning, Entry};
-use crate::{Error, Result, Studio};
+use crate::{Error, Result, Runtime};
+use runtime::{Network, Placing, Source, Wanted, Work};
 
 /// Adds the class of this file.
-pub(super) fn add(catalogue: &mut Catalogue, studio: Arc<Studio>) {
-    catalogue.add(LotusConditioning(studio));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: Arc<Runtime>) {
+    catalogue.add(LotusConditioning(runtime));
 }
 
 /// Values per token of OpenCLIP ViT-H.
@@ -35,25 +35,24 @@ class! {
     /// The empty prompt for Lotus.
     LotusConditioning in "conditioning/lotus";
     |schema| schema.named_output("CONDITIONING", "conditioning").module("comfy_extras.nodes_lotus");
-    |studio, call| {
-        let entry = Entry::new(encode_nothing(studio, call)?, None);
+    |runtime, call| {
+        let entry = Entry::text(encode_nothing(runtime, call)?, None);
         Ok(Outcome::object(Conditioning { entries: vec![entry] }))
     }
 }
 
-fn encode_nothing(studio: &Studio, call: &Call) -> Result<Array, Failure> {
-    let source = find(studio)?;
+fn encode_nothing(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
+    let source = find(runtime)?;
     let Network::Text(text) = &source.network else {
         return Err(Failure::value(format!("{} is no text encoder", source.name())));
     };
-    let (encoder, tokenizer) = &**text;
-    let has_all = matches!(encoder, TextEncoder::Clip(clip) if clip.config().layers >= LAYERS);
-    let layer = if has_all { Layer::Skip(2) } else { Layer::Last };
-    let tokens = tokenizer.tokenize("", PromptOptions::default());
+    let encoder = &text.encoder;
+    let layer = if encoder.layers() >= LAYERS { Layer::Skip(2) } else { Layer::Last };
+    let tokens = text.tokenizer.tokenize("", PromptOptions::default(), 0);
     let work = Work::text(&tokens);
     let wanted = Wanted { source: &source, beside: &[], loras: &[], work: &work };
     let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    let array = studio.with_session(wanted, &cancel, |opened| {
+    let array = runtime.with_session(wanted, &cancel, |opened| {
         let options = EncodeOptions { layer, ..EncodeOptions::default() };
         let encoded = encoder.encode(&opened.session, &tokens, options)?;
         let kept = encoded.cond.slice(1, 0, TOKENS)?;
@@ -63,14 +62,14 @@ fn encode_nothing(studio: &Studio, call: &Call) -> Result<Array, Failure> {
 }
 
 /// The first text encoder of Stable Diffusion 2 that there is.
-fn find(studio: &Studio) -> Result<Source> {
+fn find(runtime: &Runtime) -> Result<Source> {
     let named = |folder: &'static str| {
-        let names = studio.names(folder).into_iter();
-        names.filter_map(move |name| studio.find(folder, &name).ok())
+        let names = runtime.names(folder).into_iter();
+        names.filter_map(move |name| runtime.find(folder, &name).ok())
     };
-    let found = FOLDERS.into_iter().flat_map(named).find_map(|path| encoder_in(studio, &path));
+    let found = FOLDERS.into_iter().flat_map(named).find_map(|path| encoder_in(runtime, &path));
     found.ok_or_else(|| {
-        let folder = studio.folders.places(FOLDERS[0]).first().cloned().unwrap_or_default();
+        let folder = runtime.folders.places(FOLDERS[0]).first().cloned().unwrap_or_default();
         Error::Told(format!(
             "there is no text encoder of Stable Diffusion 2 (OpenCLIP ViT-H, {WIDTH} values per token), which Lotus is told \
              nothing with: put text_encoder/model.safetensors of a Stable Diffusion 2 repository into {} under any name",
@@ -80,16 +79,12 @@ fn find(studio: &Studio) -> Result<Source> {
 }
 
 /// The encoder in a file, if it has one; what cannot be read has none.
-fn encoder_in(studio: &Studio, path: &Path) -> Option<Source> {
-    let file = studio.open_file(path).ok()?;
+fn encoder_in(runtime: &Runtime, path: &Path) -> Option<Source> {
+    let file = runtime.open_file(path).ok()?;
     let detected = detect(&file);
-    let fits = |family: Family| family == Family::Clip { width: WIDTH };
-    if !detected.parts_for(Role::Text).any(|part| fits(part.family)) {
-        return None;
-    }
-    let sources = Source::encoders(&file, &detected, &Placing::automatic(studio.compute)).ok()?;
+    let sources = Source::encoders(&file, &detected, &Placing::automatic(runtime.compute)).ok()?;
     sources.into_iter().find(|source| match &source.network {
-        Network::Text(text) => text.0.width() == WIDTH,
+        Network::Text(text) => text.encoder.key() == "clip_h" && text.encoder.width() == WIDTH,
         _ => false,
     })
 }

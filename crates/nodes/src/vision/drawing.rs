@@ -199,7 +199,7 @@ fn border(corners: &[f32]) -> Vec<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
+    use runtime::host::Host;
 
     fn blank(width: usize, height: usize) -> Image {
         Image::filled(&Host::with_budget(1 << 30), [1, height, width, 3], 0.0).unwrap()

@@ -1,4 +1,4 @@
-//! A studio with regenerated model files, and prompts whose values are collected.
+//! A runtime with regenerated model files, and prompts whose values are collected.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::HashMap;
@@ -13,9 +13,9 @@ use graph::{
     Prompt, PromptNode, RunEnd, RunEvent, RunRequest, Schema, Value,
 };
 use meta::{DType, DeviceId, Shape};
-use nodes::studio::{PreviewMethod, Settings};
-use nodes::value::{Array, Conditioning, Entry, Mask};
-use nodes::{Folders, Studio};
+use nodes::value::{Array, Conditioning, Entry};
+use runtime::{Folders, Runtime};
+use runtime::{PreviewMethod, Settings};
 use sampling::Latent;
 use tensor::{Lane, Weight};
 use testkit::{Manifest, SafetensorsWriter, ScratchDir};
@@ -59,9 +59,9 @@ pub(crate) fn host() -> Registry {
     Registry::new([Device::new(backend, 16 << 30)])
 }
 
-/// A studio with all files, and its classes.
+/// A runtime with all files, and its classes.
 pub(crate) struct Bench {
-    pub(crate) studio: Arc<Studio>,
+    pub(crate) runtime: Arc<Runtime>,
     pub(crate) catalogue: Arc<Catalogue>,
     collected: Arc<Mutex<HashMap<String, Value>>>,
     folder: ScratchDir,
@@ -99,20 +99,24 @@ impl Bench {
                 scope.spawn(move || Manifest::bundled(name).unwrap().write_to(models).unwrap());
             }
         });
-        write_filling(&models.join("diffusion_models"));
-        write_rounded(&models.join("diffusion_models"));
+        if models.join("diffusion_models/flux_dev_micro.safetensors").is_file() {
+            write_filling(&models.join("diffusion_models"));
+        }
+        if models.join("diffusion_models/flux_dev_micro-Q8_0.gguf").is_file() {
+            write_rounded(&models.join("diffusion_models"));
+        }
         let input = folder.path().join("input");
         std::fs::create_dir_all(&input).unwrap();
         for picture in ["image.png", "mask.png"] {
             std::fs::copy(data(picture), input.join(picture)).unwrap();
         }
         let settings = Settings { preview: PreviewMethod::LatentToRgb, ..Settings::default() };
-        let studio = Arc::new(Studio::new(Folders::at(folder.path()), devices, compute, settings));
+        let runtime = Arc::new(Runtime::new(Folders::at(folder.path()), devices, compute, settings));
         let collected = Arc::new(Mutex::new(HashMap::new()));
-        let mut catalogue = nodes::catalogue(&studio);
+        let mut catalogue = nodes::catalogue(&runtime);
         catalogue.add(Collect(Arc::clone(&collected)));
         catalogue.add(Tell);
-        Bench { studio, catalogue: Arc::new(catalogue), collected, folder }
+        Bench { runtime, catalogue: Arc::new(catalogue), collected, folder }
     }
 
     pub(crate) fn executor(&self) -> Executor {
@@ -272,13 +276,12 @@ impl NodeClass for Tell {
             values: testkit::random_normal(seed, shape.iter().product()),
         };
         let tokens = call.size("tokens").unwrap_or(6);
-        let mut entry = Entry::new(random(&[1, tokens, 4096], seed), Some(random(&[1, 768], seed + 1)));
+        let mut entry = Entry::text(random(&[1, tokens, 4096], seed), Some(random(&[1, 768], seed + 1)));
         if call.boolean("beside")? {
             let latent = random(&[1, 16, 8, 8], seed + 2);
-            entry.concat_latent = Some(Arc::new(Latent::new(latent.shape, latent.values).unwrap()));
+            entry.cond.concat_latent = Some(Arc::new(Latent::new(latent.shape, latent.values).unwrap()));
             let values = testkit::random_f32(seed + 3, 64 * 64);
-            let mask = Mask::collect(&nodes::host::Host::with_budget(1 << 30), [1, 64, 64], values);
-            entry.concat_mask = Some(Arc::new(mask.unwrap()));
+            entry.cond.concat_mask = Some(Arc::new(Latent::new(vec![1, 1, 64, 64], values).unwrap()));
         }
         Ok(Outcome::object(Conditioning { entries: vec![entry] }))
     }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nodes::Folders;
-use nodes::folders::{Layout, Place};
+use runtime::Folders;
+use runtime::folders::{Layout, Place};
 use testkit::ScratchDir;
 
 fn put(path: PathBuf) -> PathBuf {

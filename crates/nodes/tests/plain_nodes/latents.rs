@@ -14,14 +14,16 @@ fn empty_latents_have_the_shapes_of_their_families() {
     let shape = |class: &str, more: graph::Inputs| {
         let latent = bench.latent(class, more);
         assert!(latent.samples.is_zero());
-        (latent.samples.shape().to_vec(), latent.pixels_per_value)
+        latent.samples.shape().to_vec()
     };
-    assert_eq!(shape("EmptyLatentImage", inputs().with("batch_size", 2)), (vec![2, 4, 64, 64], None));
-    assert_eq!(shape("EmptySD3LatentImage", inputs()), (vec![1, 16, 128, 128], None));
-    assert_eq!(shape("EmptyFlux2LatentImage", inputs()), (vec![1, 128, 64, 64], Some(16)));
-    assert_eq!(shape("EmptyHunyuanLatentVideo", inputs()), (vec![1, 16, 7, 60, 106], None));
-    assert_eq!(shape("EmptyLTXVLatentVideo", inputs()), (vec![1, 128, 13, 16, 24], Some(32)));
-    assert_eq!(shape("EmptyMochiLatentVideo", inputs()), (vec![1, 12, 5, 60, 106], None));
+    assert_eq!(shape("EmptyLatentImage", inputs().with("batch_size", 2)), vec![2, 4, 64, 64]);
+    assert_eq!(shape("EmptySD3LatentImage", inputs()), vec![1, 16, 128, 128]);
+    assert_eq!(shape("EmptyFlux2LatentImage", inputs()), vec![1, 128, 64, 64]);
+    assert_eq!(shape("EmptyQwenImageLayeredLatentImage", inputs()), vec![1, 16, 4, 80, 80]);
+    assert_eq!(shape("EmptyHunyuanLatentVideo", inputs()), vec![1, 16, 7, 60, 106]);
+    assert_eq!(shape("EmptyHunyuanVideo15Latent", inputs()), vec![1, 32, 7, 30, 53]);
+    assert_eq!(shape("EmptyLTXVLatentVideo", inputs()), vec![1, 128, 13, 16, 24]);
+    assert_eq!(shape("EmptyMochiLatentVideo", inputs()), vec![1, 12, 5, 60, 106]);
     let huge = inputs().with("width", 1i64 << 40).with("height", 1i64 << 40);
     assert!(failure(bench.run("EmptyLatentImage", huge)).contains("memory"));
 }

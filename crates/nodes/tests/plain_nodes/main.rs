@@ -10,4 +10,5 @@ mod memory;
 mod picture_files;
 mod primitives;
 mod saving;
+mod upscale;
 mod workbench;

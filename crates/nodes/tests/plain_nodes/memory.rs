@@ -6,9 +6,9 @@ use std::sync::Arc;
 use device::{Backend, Device, Registry};
 use device_cpu::{CpuBackend, Groups};
 use graph::{Failure, Inputs, Outcome, Value};
-use nodes::host::{Host, Samples};
-use nodes::studio::Settings;
 use nodes::value::{Array, Conditioning, Entry, Image, LatentImage, Mask};
+use runtime::Settings;
+use runtime::host::{Host, Samples};
 use sampling::Latent;
 use testkit::ScratchDir;
 
@@ -177,7 +177,7 @@ fn latents_that_conditionings_hold_stay_counted() {
     let used = || device.ledger().report().used;
     let host = Host::new(&device);
     let samples = Samples::new(&host, Latent::zeros(&[1, 16, 8, 8])).unwrap();
-    let entry = Entry::new(Array { shape: vec![1, 1, 1], values: vec![0.0] }, None);
+    let entry = Entry::text(Array { shape: vec![1, 1, 1], values: vec![0.0] }, None);
     let given = inputs()
         .with("conditioning", Value::object(Conditioning { entries: vec![entry] }))
         .with("latent", Value::object(LatentImage::new(samples)));

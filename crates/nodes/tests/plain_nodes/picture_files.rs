@@ -38,7 +38,7 @@ fn values_are_cut_to_bytes_and_come_back() {
         let back = picture::decode_pixels(&bytes).unwrap();
         assert_eq!(back.bytes, [0, 0, 25, 51, 63, 76, 127, 170, 254, 255, 255, 0]);
         assert_eq!(
-            picture::decode(&nodes::host::Host::with_budget(1 << 30), &bytes).unwrap().values[2],
+            picture::decode(&runtime::host::Host::with_budget(1 << 30), &bytes).unwrap().values[2],
             25.0 / 255.0
         );
     }
@@ -164,7 +164,7 @@ fn the_camera_says_how_to_turn() {
     chunk.extend(crc(&chunk[4..]).to_be_bytes());
     // After the signature and the header, which is 25 bytes long.
     let turned = [&plain[..33], &chunk, &plain[33..]].concat();
-    let image = picture::decode(&nodes::host::Host::with_budget(1 << 30), &turned).unwrap();
+    let image = picture::decode(&runtime::host::Host::with_budget(1 << 30), &turned).unwrap();
     assert_eq!((image.width, image.height), (1, 2));
     assert_eq!(image.values, [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
     assert_eq!(picture::decode_pixels(&turned).unwrap(), pixels, "views show it as it is stored");
@@ -185,11 +185,11 @@ fn moving_pictures_are_a_batch() {
     let frames = image([3, 2, 2, 3], |at| (at % 5) as f32 / 5.0);
     let text = [("prompt".to_owned(), "{}".to_owned())];
     let bytes = picture::animated_png(&frames, 100, 4, &text).unwrap();
-    let back = picture::decode_frames(&nodes::host::Host::with_budget(1 << 30), &bytes).unwrap();
+    let back = picture::decode_frames(&runtime::host::Host::with_budget(1 << 30), &bytes).unwrap();
     assert_eq!((back.batch, back.height, back.width, back.channels), (3, 2, 2, 3));
     let expected = frames.values.iter().map(|value| (value * 255.0).floor() / 255.0);
     assert!(back.values.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6));
-    assert_eq!(picture::decode(&nodes::host::Host::with_budget(1 << 30), &bytes).unwrap().batch, 1);
+    assert_eq!(picture::decode(&runtime::host::Host::with_budget(1 << 30), &bytes).unwrap().batch, 1);
     assert!(bytes.windows(10).any(|window| window == b"comfprompt"));
 }
 
@@ -200,12 +200,12 @@ fn hostile_files_end_with_an_error() {
     huge[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
     let sum = crc(&huge[12..29]);
     huge[29..33].copy_from_slice(&sum.to_be_bytes());
-    let error = picture::decode(&nodes::host::Host::with_budget(1 << 30), &huge).unwrap_err().to_string();
+    let error = picture::decode(&runtime::host::Host::with_budget(1 << 30), &huge).unwrap_err().to_string();
     assert!(
         error.contains("pixels") || error.to_lowercase().contains("limit") || error.contains("memory"),
         "{error}"
     );
-    let host = nodes::host::Host::with_budget(1 << 30);
+    let host = runtime::host::Host::with_budget(1 << 30);
     for bytes in
         [&b""[..], b"GIF89a", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF\0\0\0\0WEBP", b"<svg/>", b"\xff\xd8\xff"]
     {
@@ -228,6 +228,6 @@ fn hostile_files_end_with_an_error() {
             let at = random.below(bytes.len());
             bytes[at] = random.next_u64() as u8;
         }
-        let _ = picture::decode_frames(&nodes::host::Host::with_budget(1 << 30), &bytes);
+        let _ = picture::decode_frames(&runtime::host::Host::with_budget(1 << 30), &bytes);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use graph::{Failure, Literal, RunEvent};
 use nodes::picture;
-use nodes::studio::Settings;
+use runtime::Settings;
 
 use crate::workbench::{Workbench, failure, image, inputs, mask, value};
 
@@ -37,6 +37,27 @@ fn pictures_are_saved_with_the_workflow_that_made_them() {
     assert!(failure(bench.run("SaveImage", outside)).contains("outside"));
     let none = inputs().with("images", value(&image([0, 2, 2, 3], |_| 0.0)));
     assert!(failure(bench.run("SaveImage", none)).contains("no picture"));
+}
+
+#[test]
+fn pictures_are_saved_in_16_bits_and_passed_on() {
+    let bench = Workbench::new();
+    let picture = image([1, 2, 3, 3], |at| at as f32 / 100.0);
+    let given = |depth: &str| {
+        let given = inputs().with("images", value(&picture)).with("filename_prefix", "deep");
+        given.with("format", "png").with("format.bit_depth", depth).with("format.input_color_space", "sRGB")
+    };
+    let outcome = bench.run("SaveImageAdvanced", given("16-bit")).unwrap();
+    assert_eq!(shown(&outcome, "images")[0][0], "deep_00001_.png");
+    bench.run("SaveImageAdvanced", given("8-bit")).unwrap();
+    let read = |name: &str| std::fs::read(bench.folder.join("output").join(name)).unwrap();
+    let (deep, shallow) = (read("deep_00001_.png"), read("deep_00002_.png"));
+    // The byte behind the size in the header is the depth.
+    assert_eq!((deep[24], shallow[24]), (16, 8));
+    let pixels = [deep, shallow].map(|bytes| picture::decode_pixels(&bytes).unwrap());
+    assert_eq!((pixels[0].width, pixels[0].height, pixels[0].channels), (3, 2, 3));
+    let apart = pixels[0].bytes.iter().zip(&pixels[1].bytes).map(|(a, b)| a.abs_diff(*b));
+    assert!(apart.max().unwrap() <= 1);
 }
 
 #[test]
@@ -109,7 +130,7 @@ fn moving_pictures_are_saved_as_one_file() {
     assert_eq!(shown(&outcome, "images").len(), 1);
     assert_eq!(outcome.ui.as_ref().unwrap()["animated"], Literal::List(vec![true.into()]));
     let bytes = std::fs::read(bench.folder.join("output/ComfyUI_00001_.png")).unwrap();
-    assert_eq!(picture::decode_frames(&nodes::host::Host::with_budget(1 << 30), &bytes).unwrap().batch, 3);
+    assert_eq!(picture::decode_frames(&runtime::host::Host::with_budget(1 << 30), &bytes).unwrap().batch, 3);
 }
 
 #[test]

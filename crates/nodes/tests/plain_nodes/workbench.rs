@@ -1,4 +1,4 @@
-//! Runs single nodes: a studio over a folder that goes away, and calls made by hand.
+//! Runs single nodes: a runtime over a folder that goes away, and calls made by hand.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use graph::{
     Object, Observer, Outcome, Outputs, Prompt, PromptNode, RunEvent, Slot, Value,
 };
 use meta::DeviceId;
-use nodes::host::{Host, Samples};
-use nodes::studio::{KeptPictures, Settings};
 use nodes::value::{Image, LatentImage, Mask};
-use nodes::{Folders, Studio};
+use runtime::host::{Host, Samples};
+use runtime::{Folders, Runtime};
+use runtime::{KeptPictures, Settings};
 use sampling::Latent;
 use testkit::ScratchDir;
 
@@ -66,20 +66,20 @@ impl Workbench {
 
     /// One that keeps saved pictures in memory.
     pub(crate) fn keeping() -> (Workbench, KeptPictures) {
-        Workbench::over(Registry::new([]), Settings::default(), Studio::keep_pictures)
+        Workbench::over(Registry::new([]), Settings::default(), Runtime::keep_pictures)
     }
 
     fn over<T>(
         devices: Registry,
         settings: Settings,
-        prepare: impl FnOnce(&mut Studio) -> T,
+        prepare: impl FnOnce(&mut Runtime) -> T,
     ) -> (Workbench, T) {
         let folder = ScratchDir::new().unwrap();
         let folders = Folders::at(folder.path());
         std::fs::create_dir_all(&folders.input).unwrap();
-        let mut studio = Studio::new(folders, devices, DeviceId::CPU, settings);
-        let prepared = prepare(&mut studio);
-        let catalogue = nodes::catalogue(&Arc::new(studio));
+        let mut runtime = Runtime::new(folders, devices, DeviceId::CPU, settings);
+        let prepared = prepare(&mut runtime);
+        let catalogue = nodes::catalogue(&Arc::new(runtime));
         (Workbench { folder, catalogue, events: Arc::default(), extra: Map::new() }, prepared)
     }
 

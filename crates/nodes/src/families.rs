@@ -1,0 +1,40 @@
+//! Nodes that belong to one family, one file per family.
+
+mod asked;
+mod flux;
+mod flux2;
+mod hidream;
+mod hunyuan_video;
+mod ltxv;
+mod lumina2;
+mod mochi;
+mod qwen_image;
+mod sd2;
+mod sd3;
+mod sdxl;
+mod svd;
+mod wan;
+mod z_image;
+
+use std::sync::Arc;
+
+use graph::Catalogue;
+use runtime::Runtime;
+
+/// Adds the classes of all families.
+pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    flux::add(catalogue, runtime);
+    flux2::add(catalogue, runtime);
+    hidream::add(catalogue, runtime);
+    hunyuan_video::add(catalogue, runtime);
+    ltxv::add(catalogue, runtime);
+    lumina2::add(catalogue, runtime);
+    mochi::add(catalogue, runtime);
+    qwen_image::add(catalogue, runtime);
+    sd2::add(catalogue, runtime);
+    sd3::add(catalogue, runtime);
+    sdxl::add(catalogue, runtime);
+    svd::add(catalogue, runtime);
+    wan::add(catalogue, runtime);
+    z_image::add(catalogue, runtime);
+}

@@ -1,0 +1,111 @@
+//! The model patches of a run: their pictures made ready once, and the networks that change the model between its blocks.
+
+use std::sync::Arc;
+
+use graph::{Call, Failure};
+use models::conditioning::Array;
+use models::diffusion::model_patches::PatchRun;
+use runtime::{Model, Network, Opened, Patching, Runtime, Source, Wanted, Work};
+use sampling::LatentShape;
+
+use super::controls::evaluated_size;
+use super::entries::ReadyEntry;
+use crate::control::Hint;
+use crate::model_patches::ready_picture;
+use crate::{Error, Result};
+
+/// All patches of a run.
+pub(crate) struct Patches {
+    /// The networks, each once.
+    networks: Vec<Arc<Source>>,
+    uses: Vec<PatchUse>,
+    /// What each does in the largest step.
+    works: Vec<Work>,
+}
+
+/// One patch, and what it looks at for each size of latents.
+struct PatchUse {
+    network: usize,
+    strength: f32,
+    pictures: Vec<Hint>,
+}
+
+impl Patches {
+    /// Makes the pictures of all patches ready, for every size that the model is evaluated at.
+    pub(crate) fn prepare(
+        runtime: &Runtime,
+        call: &Call,
+        model: &Model,
+        conditionings: &[Vec<ReadyEntry>],
+        (shape, step): (LatentShape, &Work),
+    ) -> Result<Patches, Failure> {
+        let mut all = Patches { networks: Vec::new(), uses: Vec::new(), works: Vec::new() };
+        if model.patches.is_empty() {
+            return Ok(all);
+        }
+        let sizes = conditionings.iter().flatten().map(|ready| evaluated_size(ready, shape));
+        let mut sizes: Vec<[usize; 2]> = sizes.collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        for patching in &model.patches {
+            check_fits(patching, model)?;
+            let picture = |size: &[usize; 2]| ready_picture(runtime, call, patching, *size);
+            let pictures = sizes.iter().map(picture).collect::<Result<_>>()?;
+            let network = all.network(&patching.patch.source, step);
+            all.uses.push(PatchUse { network, strength: patching.strength, pictures });
+        }
+        Ok(all)
+    }
+
+    /// The place of a network, which is one for all that use it.
+    fn network(&mut self, source: &Arc<Source>, step: &Work) -> usize {
+        let same = |known: &Arc<Source>| Arc::ptr_eq(&known.file, &source.file) && known.part == source.part;
+        if let Some(known) = self.networks.iter().position(same) {
+            return known;
+        }
+        self.networks.push(Arc::clone(source));
+        self.works.push(match step {
+            Work::Step(step) => Work::Patch(step.clone()),
+            other => other.clone(),
+        });
+        self.networks.len() - 1
+    }
+
+    /// What is opened beside the model.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
+        let wanted = |(source, work)| Wanted { source, beside: &[], loras: &[], work };
+        self.networks.iter().map(|source| &**source).zip(&self.works).map(wanted)
+    }
+
+    /// Starts every patch on the networks that were opened, which are in the order of [`Patches::wanted`].
+    pub(crate) fn start<'a>(&'a self, opened: &'a [Opened]) -> Result<Vec<Box<dyn PatchRun + 'a>>> {
+        let start = |PatchUse { network, strength, pictures }: &PatchUse| {
+            let pictures: Vec<Array> = pictures.iter().map(|picture| picture.array.clone()).collect();
+            let patch = self.networks[*network].patch_network()?;
+            Ok(patch.start(&opened[*network].session, &pictures, *strength)?)
+        };
+        self.uses.iter().map(start).collect()
+    }
+}
+
+/// An error if a patch is for other models.
+fn check_fits(patching: &Patching, model: &Model) -> Result<()> {
+    let source = &patching.patch.source;
+    let network = source.patch_network()?;
+    let family = match &model.source.network {
+        Network::Diffusion(_, family) => family.name,
+        _ => "",
+    };
+    if network.patches().contains(&family) {
+        return Ok(());
+    }
+    Err(Error::Told(format!(
+        "{} is {}, which is for {}; the model {} is {}. Take a patch that was made for it, or a model of the family that the \
+         patch was made for",
+        source.name(),
+        source.part,
+        network.patches().join(" or "),
+        model.source.name(),
+        model.source.part.name,
+    )))
+}
