@@ -13,6 +13,19 @@ pub trait EventSink: Send + Sync {
     fn event(&self, event: Event);
 }
 
+/// A sink, and somebody who looks on and is told the same first.
+pub(crate) struct Both {
+    pub(crate) sink: Arc<dyn EventSink>,
+    pub(crate) onlooker: Arc<dyn EventSink>,
+}
+
+impl EventSink for Both {
+    fn event(&self, event: Event) {
+        self.onlooker.event(event.clone());
+        self.sink.event(event);
+    }
+}
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Event {

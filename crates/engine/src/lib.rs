@@ -1,13 +1,14 @@
 //! Jobs: queued, run one after the other, told as events, and kept.
 //!
 //! ```text
-//! submit ── graph::validate ──> queue (in the database) ──> worker thread ── graph::Executor
-//!                                                              │   │
-//!                        free flags, consumed between jobs ────┘   └── Event, in order, to an EventSink
-//!                                                                  └── history (in the database)
+//! submit ── graph::validate ──> JobStore ── claim, heartbeat ──> worker thread ── graph::Executor
+//!                                  ^                                │   │
+//!                                  │     free flags, between jobs ──┘   └── Event, in order, to an EventSink
+//!                                  └── finish (the history) ────────────┘
 //! ```
 //!
-//! An accepted job is in the database before the caller learns its id, and its record is there before anyone is
+//! What waits and what is remembered is in a [`JobStore`]; [`SqliteStore`] is that of one machine. What the worker has,
+//! others ask through a [`WorkerHandle`]. An accepted job is in the database before the caller learns its id, and its record is there before anyone is
 //! told that it ended, so a process that is killed loses neither. A job that was running then runs again, once;
 //! if the process ends during that, too, the job is recorded as failed. Secrets are never written: a job that
 //! runs after a restart runs without them.
@@ -16,25 +17,27 @@
 mod error;
 mod event;
 mod job;
-mod listing;
 mod message;
 mod observer;
 mod queue;
 mod record;
 mod shared;
+mod sqlite;
 mod store;
 mod worker;
+mod worker_handle;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use graph::{CacheMode, Catalogue};
-use nodes::Studio;
 use residency::FreeRequest;
+use runtime::Runtime;
 
+use crate::event::Both;
 use crate::shared::Shared;
-use crate::store::Store;
 use crate::worker::Worker;
 
 pub use error::Error;
@@ -42,6 +45,13 @@ pub use event::{Event, EventSink, JobEvent, Progress};
 pub use job::{HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, SortBy};
 pub use message::{JobFailure, Message, Milestone, NodeIdentity};
 pub use queue::{AcceptedJob, QueueView, Refused, Submission};
+pub use record::Record;
+pub use sqlite::SqliteStore;
+pub use store::{Abandoned, Claim, JobStore, Wake, WorkerName};
+pub use worker_handle::{
+    Activity, DeviceReport, FileQuestion, LocalWorker, ModelFile, ModelFolder, PlanRefusal, WorkerFault,
+    WorkerHandle, WorkerReport,
+};
 
 /// Reads how much of the host's memory is in use, as a fraction from 0 to 1.
 pub type HostMemory = Box<dyn FnMut() -> f64 + Send>;
@@ -57,12 +67,23 @@ pub struct EngineConfig {
     /// How host memory is read. While nothing runs, cached outputs of nodes are dropped when it is nearly
     /// full; none to never look.
     pub host_memory: Option<HostMemory>,
+    /// Is told everything beside the sink, such as a terminal that shows how far a job is.
+    pub onlooker: Option<Arc<dyn EventSink>>,
+    /// How long a claim of a job is good without a sign of life. Jobs of a worker that gives none run elsewhere after it.
+    pub lease: Duration,
 }
 
 impl Default for EngineConfig {
     /// In memory, with ComfyUI's cache and its 10,000 remembered jobs.
     fn default() -> EngineConfig {
-        EngineConfig { database: None, cache: CacheMode::default(), history_limit: 10_000, host_memory: None }
+        EngineConfig {
+            database: None,
+            cache: CacheMode::default(),
+            history_limit: 10_000,
+            host_memory: None,
+            onlooker: None,
+            lease: Duration::from_secs(30),
+        }
     }
 }
 
@@ -72,7 +93,9 @@ impl Default for EngineConfig {
 /// is not failed by this: it goes back to those that wait, and the next start runs it.
 pub struct Engine {
     shared: Arc<Shared>,
+    handle: Arc<dyn WorkerHandle>,
     worker: Option<JoinHandle<()>>,
+    heart: Option<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -84,15 +107,39 @@ impl Engine {
     pub fn start(
         config: EngineConfig,
         catalogue: Arc<Catalogue>,
-        studio: Arc<Studio>,
+        runtime: Arc<Runtime>,
         sink: Arc<dyn EventSink>,
     ) -> Result<Engine, Error> {
-        let history_limit = i64::try_from(config.history_limit).unwrap_or(i64::MAX);
-        let (store, restored) = Store::open(config.database.as_deref(), history_limit)?;
-        let shared = Arc::new(Shared::new(catalogue, studio, sink, store, restored));
+        let store = SqliteStore::open(config.database.as_deref(), config.history_limit)?;
+        Engine::with_store(config, Arc::new(store), catalogue, runtime, sink)
+    }
+
+    /// Starts the worker on a store that may be shared with others; the database of the configuration does not count.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn with_store(
+        config: EngineConfig,
+        store: Arc<dyn JobStore>,
+        catalogue: Arc<Catalogue>,
+        runtime: Arc<Runtime>,
+        sink: Arc<dyn EventSink>,
+    ) -> Result<Engine, Error> {
+        let handle = Arc::new(LocalWorker::new(Arc::clone(&runtime)));
+        let sink = match config.onlooker {
+            Some(onlooker) => Arc::new(Both { sink, onlooker }) as Arc<dyn EventSink>,
+            None => sink,
+        };
+        let shared = Arc::new(Shared::new(catalogue, runtime, sink, store, config.lease));
         let worker = Worker::new(Arc::clone(&shared), config.cache, config.host_memory);
-        let worker = std::thread::Builder::new().name("worker".to_owned()).spawn(move || worker.run());
-        Ok(Engine { shared, worker: Some(worker.map_err(Error::Thread)?) })
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let worker = thread("worker").spawn(move || worker.run()).map_err(Error::Thread)?;
+        let beating = Arc::clone(&shared);
+        let heart = thread("heartbeat").spawn(move || beating.keep_claims());
+        // From here on, dropping the engine ends the worker.
+        let mut engine = Engine { shared, handle, worker: Some(worker), heart: None };
+        engine.heart = Some(heart.map_err(Error::Thread)?);
+        Ok(engine)
     }
 
     /// The node classes.
@@ -101,10 +148,10 @@ impl Engine {
         &self.shared.catalogue
     }
 
-    /// What the nodes share.
+    /// What the worker has and does, and what can be asked of it.
     #[must_use]
-    pub fn studio(&self) -> &Arc<Studio> {
-        &self.shared.studio
+    pub fn worker(&self) -> &Arc<dyn WorkerHandle> {
+        &self.handle
     }
 
     /// Validates a prompt and queues it.
@@ -118,40 +165,40 @@ impl Engine {
     /// Jobs that wait or run.
     #[must_use]
     pub fn remaining(&self) -> usize {
-        self.shared.queue().remaining()
+        self.shared.store.remaining()
     }
 
     /// The queue as it stands.
     #[must_use]
     pub fn queue(&self) -> QueueView {
-        self.shared.queue().view()
+        self.shared.store.queue()
     }
 
     /// Takes jobs that wait out of the queue; they leave no history. How many were found.
     pub fn delete_pending(&self, ids: &[String]) -> usize {
-        self.shared.delete_pending(ids)
+        self.shared.delete_pending(Some(ids))
     }
 
     /// Takes all jobs that wait out of the queue.
     pub fn clear_pending(&self) {
-        self.shared.clear_pending();
+        self.shared.delete_pending(None);
     }
 
     /// Ends the running job, or only the one named if it is that; whether one was told to end.
     pub fn interrupt(&self, id: Option<&str>) -> bool {
-        self.shared.queue().interrupt(id)
+        self.shared.turn().interrupt(id)
     }
 
     /// Ends a job wherever it is: waiting or running. Whether it was either.
     pub fn cancel(&self, id: &str) -> bool {
-        let deleted = self.shared.delete_pending(&[id.to_owned()]) > 0;
+        let deleted = self.shared.delete_pending(Some(&[id.to_owned()])) > 0;
         self.interrupt(Some(id)) || deleted
     }
 
     /// The node that runs now, for a client that comes back: the job's id, its client and the node shown.
     #[must_use]
     pub fn running_node(&self) -> Option<(String, Option<String>, String)> {
-        self.shared.queue().running_node()
+        self.shared.turn().running_node()
     }
 
     /// Finished jobs, oldest first: `max` alone is the last ones, with `offset` a slice from the oldest.
@@ -184,9 +231,7 @@ impl Engine {
     /// # Errors
     /// The database cannot be read.
     pub fn jobs(&self, filter: &JobFilter) -> Result<JobPage, Error> {
-        // The queue is looked at first: a job leaves it only after its record is in the database.
-        let unfinished = self.shared.queue().unfinished();
-        listing::page(&self.shared.store, unfinished, filter)
+        self.shared.store.list(filter)
     }
 
     /// One job of any state, whole.
@@ -194,16 +239,7 @@ impl Engine {
     /// # Errors
     /// The database cannot be read.
     pub fn job(&self, id: &str) -> Result<Option<JobRecord>, Error> {
-        let unfinished = self.shared.queue().find(id);
-        if unfinished.is_some() {
-            return Ok(unfinished);
-        }
-        let finished = self.shared.store.finished(id)?;
-        Ok(finished.map(|(status, entry)| JobRecord {
-            job: Arc::new(entry.job.clone()),
-            status,
-            entry: Some(Arc::new(entry)),
-        }))
+        self.shared.store.find(id)
     }
 
     /// Ends the running job and starts no other. Returns at once. The job goes back to those that wait, and the next start
@@ -221,10 +257,18 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop();
-        let Some(worker) = self.worker.take() else { return };
         // The worker itself may hold the last reference, through its sink: it cannot wait for itself.
-        if worker.thread().id() != std::thread::current().id() && worker.join().is_err() {
+        let is_here = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        if let Some(worker) = self.worker.take().filter(|worker| !is_here(worker))
+            && worker.join().is_err()
+        {
             tracing::error!("the worker ended by a panic");
+        }
+        self.shared.note_over();
+        if let Some(heart) = self.heart.take().filter(|heart| !is_here(heart))
+            && heart.join().is_err()
+        {
+            tracing::error!("what renews claims ended by a panic");
         }
     }
 }

@@ -12,12 +12,35 @@ use crate::message::{JobFailure, Message, Milestone, NodeIdentity};
 const INPUT_LEVELS: usize = 64;
 
 /// What a job leaves when it ends.
-pub(crate) struct Record {
+#[derive(Clone, Debug)]
+pub struct Record {
     /// Completed, failed or cancelled.
-    pub(crate) status: JobStatus,
-    pub(crate) outputs: IndexMap<NodeId, Map>,
-    pub(crate) identities: IndexMap<NodeId, NodeIdentity>,
-    pub(crate) messages: Vec<Message>,
+    pub status: JobStatus,
+    /// What its nodes show.
+    pub outputs: IndexMap<NodeId, Map>,
+    /// Who those nodes are.
+    pub identities: IndexMap<NodeId, NodeIdentity>,
+    /// Start, cached nodes and end, as they were told.
+    pub messages: Vec<Message>,
+}
+
+/// How a job was lost that was running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// The process ended.
+    ProcessEnded,
+    /// Its worker did not renew the claim.
+    LeaseRanOut,
+}
+
+impl Loss {
+    /// What happened, after "when".
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Loss::ProcessEnded => "the process ended",
+            Loss::LeaseRanOut => "its worker was lost",
+        }
+    }
 }
 
 impl Record {
@@ -36,15 +59,21 @@ impl Record {
         }
     }
 
-    /// The record of a job during which the process ended twice.
-    pub(crate) fn abandoned(now_ms: u64) -> Record {
-        let text = "the process ended twice while this job was running, so it is not run a third time; \
-                    the log of those runs may say why. Queue it again to try once more";
+    /// The record of a job that was lost twice.
+    pub(crate) fn abandoned(now_ms: u64, loss: Loss) -> Record {
+        let (kind, what) = match loss {
+            Loss::ProcessEnded => ("ProcessEnded", "the process ended twice"),
+            Loss::LeaseRanOut => ("WorkerLost", "two workers were lost"),
+        };
+        let text = format!(
+            "{what} while this job was running, so it is not run a third time; the log of those runs may say why. \
+             Queue it again to try once more"
+        );
         let failure = JobFailure {
             node: "".into(),
             class: String::new(),
-            kind: "ProcessEnded".to_owned(),
-            message: text.to_owned(),
+            kind: kind.to_owned(),
+            message: text,
             executed: Vec::new(),
             trace: Vec::new(),
             inputs: Map::new(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use graph::{CacheMode, Executor, Identity, Map, NodeFailure, Observer, RunEnd, RunReport, RunRequest};
 use indexmap::IndexMap;
 use residency::{FreeReport, FreeRequest, HostPressure, Retention};
+use runtime::ModelStats;
 
 use crate::HostMemory;
 use crate::event::{Event, JobEvent};
@@ -14,6 +15,7 @@ use crate::message::Milestone;
 use crate::queue::RunningJob;
 use crate::record::{self, Record};
 use crate::shared::{Shared, Task};
+use crate::store::Claim;
 
 /// Time between two looks at the host's memory while nothing runs.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -47,31 +49,28 @@ impl Worker {
                 }
                 Task::Idle => {
                     self.look_after_memory();
-                    self.shared.store.checkpoint();
+                    self.shared.store.settle();
                     idle_at = self.host_memory.is_some().then(|| Instant::now() + LOOK_INTERVAL);
                 }
-                Task::Stop => return,
+                Task::Stop => break,
             }
         }
+        self.shared.note_over();
     }
 
     fn run_job(&mut self, running: &RunningJob) {
-        let (sequence, job, observer) = (running.queued.sequence, &running.queued.job, &running.observer);
-        if let Err(error) = self.shared.store.begin(sequence) {
-            tracing::error!("a restart would not know that job {} was running: {error}", job.prompt_id);
-        }
+        let (claim, job, observer) = (&running.claim, &running.claim.job, &running.observer);
+        let started = Instant::now();
         observer.tell(JobEvent::Message(observer.keep(Milestone::Started)));
         let mut report = self.execute(running);
         observer.end();
         record::hide_secrets(&mut report, &job.secrets);
-        if matches!(report.end, RunEnd::Interrupted { .. }) && self.shared.queue().is_put_back() {
-            if let Err(error) = self.shared.store.put_back(sequence) {
-                tracing::error!(
-                    "job {} counts as one during which the process ended: {error}",
-                    job.prompt_id
-                );
-            }
-            self.shared.queue().end();
+        if self.shared.turn().is_lost() {
+            return self.give_up(claim);
+        }
+        if matches!(report.end, RunEnd::Interrupted { .. }) && self.shared.turn().is_put_back() {
+            self.shared.release(claim);
+            self.shared.turn().end();
             return;
         }
         if let RunEnd::Failed(failure) = &report.end {
@@ -81,12 +80,27 @@ impl Worker {
                 self.make_room_on_host();
             }
         }
+        let seconds = started.elapsed().as_secs_f64();
+        match &report.end {
+            RunEnd::Succeeded => {
+                let steps = steps_since(&self.shared.runtime.stats(), started);
+                tracing::info!("prompt {} executed in {seconds:.2} s{steps}", job.prompt_id);
+            }
+            RunEnd::Interrupted { .. } => {
+                tracing::info!("prompt {} was interrupted after {seconds:.2} s", job.prompt_id);
+            }
+            RunEnd::Failed(_) => {}
+        }
         let message = observer.keep(record::end(job, &report.end));
         let record = Record::new(report, observer.messages());
-        if let Err(error) = self.shared.store.finish(sequence, job, &record) {
-            tracing::error!("job {} ended, but its record cannot be kept: {error}", job.prompt_id);
-            let text = format!("the record of job {} cannot be kept: {error}", job.prompt_id);
-            self.shared.sink.event(Event::Notice(text));
+        match self.shared.store.finish(claim, &record) {
+            Ok(true) => {}
+            Ok(false) => return self.give_up(claim),
+            Err(error) => {
+                let text = format!("the record of job {} cannot be kept: {error}", job.prompt_id);
+                tracing::error!("{text}");
+                self.shared.sink.event(Event::Notice(text));
+            }
         }
         observer.tell(JobEvent::Message(message));
         self.shared.end_running();
@@ -94,9 +108,15 @@ impl Worker {
         observer.tell(JobEvent::Ended { last });
     }
 
+    /// Another worker has the job now, and tells how it ends.
+    fn give_up(&self, claim: &Claim) {
+        tracing::warn!("job {} went to another worker: what was made here is dropped", claim.job.prompt_id);
+        self.shared.end_running();
+    }
+
     /// Runs a job to its end. A node that panics fails its job, and not the worker.
     fn execute(&mut self, running: &RunningJob) -> RunReport {
-        let job = &running.queued.job;
+        let job = &running.claim.job;
         let request = RunRequest {
             prompt_id: job.prompt_id.clone(),
             prompt: Arc::clone(&job.prompt),
@@ -126,7 +146,7 @@ impl Worker {
     /// Lets go what a request asks for.
     fn free(&mut self, request: FreeRequest) {
         let Worker { shared, executor, .. } = self;
-        let notice = match shared.studio.residency.free(request, &mut || executor.reset()) {
+        let notice = match shared.runtime.residency.free(request, &mut || executor.reset()) {
             Ok(report) => {
                 log(&report);
                 (!report.kept.is_empty()).then(|| report.summary())
@@ -146,7 +166,7 @@ impl Worker {
     fn unload_models(&mut self) {
         let request = FreeRequest { unload_models: true, ..FreeRequest::default() };
         loop {
-            match self.shared.studio.residency.free(request, &mut || {}) {
+            match self.shared.runtime.residency.free(request, &mut || {}) {
                 Ok(report) => {
                     log(&report);
                     if report.kept.iter().all(|note| note.retention == Retention::Keep)
@@ -165,7 +185,7 @@ impl Worker {
 
     /// After memory ran out: if pictures and the like hold most of the host's, those that are only cached go.
     fn make_room_on_host(&mut self) {
-        if self.shared.studio.host.used_share() > 0.5 {
+        if self.shared.runtime.host.used_share() > 0.5 {
             tracing::warn!("the host's memory is short: cached outputs of nodes are dropped");
             self.executor.reset();
         }
@@ -181,13 +201,23 @@ impl Worker {
                 used * 100.0
             );
             self.executor.reset();
-            let residency = &self.shared.studio.residency;
+            let residency = &self.shared.runtime.residency;
             if let Err(error) = residency.devices().trim() {
                 tracing::error!("caches of devices could not be emptied: {error}");
             }
             residency.snapshots().take("host memory nearly full: executor reset", residency.devices());
         }
     }
+}
+
+/// What the models' steps took since then, beside what they were predicted to take.
+fn steps_since(stats: &[ModelStats], then: Instant) -> String {
+    let ran = stats.iter().filter(|model| model.began >= then && model.evaluations > 0);
+    ran.map(|model| {
+        let ModelStats { name, evaluations, measured_s, predicted_s, .. } = model;
+        format!("; {name}: {evaluations} steps of {measured_s:.3} s (predicted {predicted_s:.3})")
+    })
+    .collect()
 }
 
 fn log(report: &FreeReport) {

@@ -10,7 +10,11 @@ use crate::class::NodeClass;
 #[derive(Default, Clone)]
 pub struct Catalogue {
     classes: IndexMap<String, Arc<dyn NodeClass>>,
+    instead: Option<Instead>,
 }
+
+/// What to do about a class that is not there, by its name, if anything is known of it.
+type Instead = fn(&str) -> Option<&'static str>;
 
 impl Catalogue {
     /// Adds a class under the name in its schema; a later one of the same name replaces it.
@@ -21,6 +25,17 @@ impl Catalogue {
     /// Adds a class that others hold, too.
     pub fn add_shared(&mut self, class: Arc<dyn NodeClass>) {
         self.classes.insert(class.schema().class, class);
+    }
+
+    /// Says what to do about classes that are not there.
+    pub fn explain_absent(&mut self, instead: Instead) {
+        self.instead = Some(instead);
+    }
+
+    /// What to do about a class that is not there.
+    #[must_use]
+    pub fn instead_of(&self, name: &str) -> Option<&'static str> {
+        self.instead.and_then(|instead| instead(name))
     }
 
     /// The class of a name.

@@ -146,7 +146,8 @@ fn classes_of(catalogue: &Catalogue, prompt: &Prompt) -> Result<Classes, Box<Err
             continue;
         }
         let title = node.rest.get("_meta").and_then(|meta| meta.get("title")).and_then(Literal::as_text);
-        let missing = || Box::new(detail::missing_node_type(id, name, title));
+        let instead = name.and_then(|name| catalogue.instead_of(name));
+        let missing = || Box::new(detail::missing_node_type(id, (name, title), instead));
         let name = name.ok_or_else(missing)?;
         let class = catalogue.get(name).ok_or_else(missing)?;
         classes.insert(name.to_owned(), ClassInfo::new(Arc::clone(class)));

@@ -25,7 +25,7 @@ fn counted(bench: &Bench) -> usize {
 #[test]
 fn a_request_is_answered_at_once_and_done_between_jobs() {
     let bench = Bench::new();
-    let residency = Arc::clone(&bench.engine.studio().residency);
+    let residency = Arc::clone(&bench.runtime.residency);
     let _files = load(&residency, &[("kept", Retention::Keep), ("plain", Retention::Default)]);
     let held = bench.hold();
     // Requests add up. The quickest of some counts: others use this machine, too.
@@ -51,7 +51,7 @@ fn a_request_is_answered_at_once_and_done_between_jobs() {
 #[test]
 fn a_request_wakes_an_idle_worker_and_is_silent_if_nothing_is_kept() {
     let bench = Bench::new();
-    let residency = Arc::clone(&bench.engine.studio().residency);
+    let residency = Arc::clone(&bench.runtime.residency);
     let _files = load(&residency, &[("plain", Retention::Default)]);
     bench.engine.free(UNLOAD);
     until("the model leaves", || names(&residency).is_empty());
@@ -64,7 +64,7 @@ fn a_request_wakes_an_idle_worker_and_is_silent_if_nothing_is_kept() {
 #[test]
 fn marked_models_go_first_and_a_second_request_takes_the_rest() {
     let bench = Bench::new();
-    let residency = Arc::clone(&bench.engine.studio().residency);
+    let residency = Arc::clone(&bench.runtime.residency);
     let models = [("marked", Retention::Eject), ("plain", Retention::Default), ("kept", Retention::Keep)];
     let _files = load(&residency, &models);
     bench.engine.free(BOTH);
@@ -93,7 +93,7 @@ fn only_free_memory_forgets_cached_outputs() {
 #[test]
 fn after_a_shortage_every_model_goes_that_is_not_kept() {
     let bench = Bench::new();
-    let residency = Arc::clone(&bench.engine.studio().residency);
+    let residency = Arc::clone(&bench.runtime.residency);
     let models = [("marked", Retention::Eject), ("plain", Retention::Default), ("kept", Retention::Keep)];
     let _files = load(&residency, &models);
     let entry = bench.run(fail("memory"));
@@ -112,8 +112,8 @@ fn after_a_shortage_cached_outputs_go_if_they_hold_the_host() {
     bench.run(fail("memory"));
     bench.run(count());
     assert_eq!(counted(&bench), 1, "there is room enough on the host");
-    // More than half of what a studio without a CPU has.
-    let held = bench.engine.studio().host.room(&[150 << 20]).unwrap();
+    // More than half of what a runtime without a CPU has.
+    let held = bench.runtime.host.room(&[150 << 20]).unwrap();
     bench.run(fail("memory"));
     bench.run(count());
     assert_eq!(counted(&bench), 2);
@@ -129,7 +129,7 @@ fn cached_outputs_go_when_an_idle_host_is_nearly_full() {
     let cache = CacheMode::Lru(100);
     let bench =
         Bench::with(EngineConfig { cache, host_memory: Some(host_memory), ..EngineConfig::default() });
-    let residency = Arc::clone(&bench.engine.studio().residency);
+    let residency = Arc::clone(&bench.runtime.residency);
     bench.run(count());
     bench.run(count());
     assert_eq!(counted(&bench), 1);

@@ -21,7 +21,9 @@ pub(crate) fn load(residency: &Residency, models: &[(&str, Retention)]) -> Scrat
             kept_as: entry.encoding(),
             shape: *entry.shape(),
             bytes: checkpoint.entry_bytes(entry),
-            scale: None,
+            padded: None,
+            companions: residency::Companions::default(),
+            rounds_patches: false,
             name: "w".to_owned(),
         };
         let manifest = Manifest::builder(*name, "test").block("block", false, vec![weight]).finish().unwrap();

@@ -65,7 +65,7 @@ fn start(database: &Path) -> Result<Engine, Error> {
         fn event(&self, _: Event) {}
     }
     let catalogue = catalogue(&Arc::<Props>::default());
-    Engine::start(config(database), Arc::new(catalogue), Arc::new(studio()), Arc::new(Deaf))
+    Engine::start(config(database), Arc::new(catalogue), Arc::new(runtime()), Arc::new(Deaf))
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use device::{Device, NullBackend, Registry};
 use engine::{
-    AcceptedJob, Engine, EngineConfig, Event, EventSink, HistoryEntry, Job, JobEvent, Milestone, Refused,
-    Submission,
+    AcceptedJob, Engine, EngineConfig, Event, EventSink, HistoryEntry, Job, JobEvent, JobStore, Milestone,
+    Refused, SqliteStore, Submission,
 };
 use graph::{Literal, Map, Prompt, PromptNode, map};
 use meta::DeviceId;
-use nodes::Studio;
+use runtime::Runtime;
 
 use super::classes::{Props, catalogue};
 
@@ -23,6 +23,7 @@ pub(crate) struct Bench {
     pub(crate) engine: Engine,
     pub(crate) props: Arc<Props>,
     pub(crate) told: Arc<Told>,
+    pub(crate) runtime: Arc<Runtime>,
 }
 
 impl Bench {
@@ -37,10 +38,17 @@ impl Bench {
     }
 
     pub(crate) fn with(config: EngineConfig) -> Bench {
+        let store = SqliteStore::open(config.database.as_deref(), config.history_limit).unwrap();
+        Bench::on(Arc::new(store), config)
+    }
+
+    /// An engine on a store that others may have, too.
+    pub(crate) fn on(store: Arc<dyn JobStore>, config: EngineConfig) -> Bench {
         let (props, told) = (Arc::<Props>::default(), Arc::<Told>::default());
-        let sink = Arc::clone(&told) as Arc<dyn EventSink>;
-        let engine = Engine::start(config, Arc::new(catalogue(&props)), Arc::new(studio()), sink).unwrap();
-        Bench { engine, props, told }
+        let (sink, runtime) = (Arc::clone(&told) as Arc<dyn EventSink>, Arc::new(runtime()));
+        let catalogue = Arc::new(catalogue(&props));
+        let engine = Engine::with_store(config, store, catalogue, Arc::clone(&runtime), sink).unwrap();
+        Bench { engine, props, told, runtime }
     }
 
     /// Queues a prompt.
@@ -75,10 +83,10 @@ pub(crate) fn ids(jobs: &[Arc<Job>]) -> Vec<String> {
     jobs.iter().map(|job| job.prompt_id.clone()).collect()
 }
 
-/// A studio on a device that only counts.
-pub(crate) fn studio() -> Studio {
+/// A runtime on a device that only counts.
+pub(crate) fn runtime() -> Runtime {
     let device = Device::new(Arc::new(NullBackend::new(0, 1 << 30)), 1 << 30);
-    Studio::new(nodes::Folders::default(), Registry::new([device]), DeviceId::null(0), Default::default())
+    Runtime::new(runtime::Folders::default(), Registry::new([device]), DeviceId::null(0), Default::default())
 }
 
 /// Waits until something is so.

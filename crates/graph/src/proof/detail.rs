@@ -46,9 +46,16 @@ fn config(input: &Declared<'_>) -> Literal {
     Literal::List(vec![kind, Literal::Map(input.input.options.clone())])
 }
 
-pub(super) fn missing_node_type(id: &str, class: Option<&str>, title: Option<&str>) -> ErrorDetail {
+pub(super) fn missing_node_type(
+    id: &str,
+    (class, title): (Option<&str>, Option<&str>),
+    instead: Option<&str>,
+) -> ErrorDetail {
     let message = match class {
-        Some(class) => format!("There is no node class \"{class}\" here; look for the pack that has it"),
+        Some(class) => {
+            let instead = instead.unwrap_or("Python node packs do not run in Gantry");
+            format!("There is no node class \"{class}\" here; {instead}")
+        }
         None => "A node has no class_type".to_owned(),
     };
     let title = title.or(class).map(str::to_owned);
@@ -138,17 +145,33 @@ pub(super) fn value_too_big(input: &Declared<'_>, value: &Literal, max: &Literal
 
 pub(super) fn value_not_in_list(input: &Declared<'_>, value: &Literal, values: &[Literal]) -> ErrorDetail {
     let is_long = values.len() > LONGEST_LIST;
-    let list = if is_long {
-        format!("a list of {} values", values.len())
+    let there = if values.is_empty() {
+        "there are none yet".to_owned()
+    } else if is_long {
+        format!("there are {} values", values.len())
     } else {
-        values.iter().map(repr).collect::<Vec<_>>().join(", ")
+        format!("there is {}", values.iter().map(repr).collect::<Vec<_>>().join(", "))
     };
-    let details = format!("{}: {} is not in {list}", input.key, repr(value));
+    let nearest = nearest(value, values).map(|near| format!("; did you mean {}?", repr(near)));
+    let details =
+        format!("{}: there is no {}; {there}{}", input.key, repr(value), nearest.unwrap_or_default());
     let config = if is_long { Literal::Null } else { config(input) };
     ErrorDetail::new("value_not_in_list", "The value is not one of the list", details)
         .with(Fact::InputName, &*input.key)
         .with(Fact::InputConfig, config)
         .with(Fact::ReceivedValue, value.clone())
+}
+
+/// How alike two texts must be for one to be a slip of the other, from 0 to 1.
+const ALIKE: f64 = 0.85;
+
+/// The text of a list that was probably meant.
+fn nearest<'a>(value: &Literal, values: &'a [Literal]) -> Option<&'a Literal> {
+    let wanted = value.as_text()?.to_lowercase();
+    let likeness =
+        |it: &&Literal| it.as_text().map(|text| strsim::jaro_winkler(&wanted, &text.to_lowercase()));
+    let best = values.iter().filter_map(|it| Some((likeness(&it)?, it))).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.filter(|(likeness, _)| *likeness >= ALIKE).map(|(_, it)| it)
 }
 
 pub(super) fn unknown_choice(input: &Declared<'_>, value: &Literal, options: &[&str]) -> ErrorDetail {

@@ -175,6 +175,9 @@ fn a_choice_must_be_in_its_list() {
     let it = error("Changing", json!({"how": "sometimes"}));
     assert_eq!(it.kind, "value_not_in_list");
     assert!(it.details.contains("'sometimes'") && it.details.contains("'always'"), "{}", it.details);
+    assert!(!it.details.contains("did you mean"), "{}", it.details);
+    let slip = error("Changing", json!({"how": "allways"}));
+    assert!(slip.details.ends_with("did you mean 'always'?"), "{}", slip.details);
     let config = literal(json!([["never", "always", "broken"], {}]));
     assert_eq!(facts_of(&it)["input_config"], config);
     let mut catalogue = toys();

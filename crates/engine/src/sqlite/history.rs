@@ -6,10 +6,11 @@ use graph::{Literal, Map, map};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::encoding::{self, Reading, text};
-use super::{LONG_LOG_BYTES, Store};
+use super::{LONG_LOG_BYTES, SqliteStore};
 use crate::error::Error;
 use crate::job::{HistoryEntry, Job, JobFilter, JobRecord, JobStatus, SortBy};
 use crate::record::Record;
+use crate::store::Claim;
 
 /// What a list shows of a finished job.
 const COLUMNS: &str = "prompt_id, number, client_id, outputs, was_requeued, status, shown, meta, messages, created, \
@@ -21,23 +22,35 @@ const LISTED: &str = "FROM history WHERE ((?1 >> status) & 1) AND (?2 IS NULL OR
                       AND prompt_id NOT IN (SELECT value FROM json_each(?3))";
 
 /// Where a finished job stands in a list.
-pub(crate) struct Listed {
+pub(super) struct Listed {
     /// Its row.
-    pub(crate) id: i64,
+    pub(super) id: i64,
     /// What the list is sorted by.
-    pub(crate) key: i64,
+    pub(super) key: i64,
     /// Its place among all jobs, for equal keys.
-    pub(crate) sequence: i64,
+    pub(super) sequence: i64,
 }
 
-impl Store {
-    /// Keeps the record of a job, in whose place among waiting and running ones it comes.
-    pub(crate) fn finish(&self, sequence: i64, job: &Job, record: &Record) -> Result<(), Error> {
+impl SqliteStore {
+    /// Keeps the record of a job, in whose place among waiting and claimed ones it comes; of a claimed one only if the
+    /// claim is still in force. Whether it was kept.
+    pub(super) fn keep_record(
+        &self,
+        sequence: i64,
+        claim: Option<&Claim>,
+        job: &Job,
+        record: &Record,
+    ) -> Result<bool, Error> {
         let shown = encoding::nodes_text(&record.outputs);
         let meta = encoding::identities_text(&record.identities);
         let messages = encoding::messages_text(&job.prompt_id, &record.messages);
         let outputs = encoding::ids_text(&job.outputs);
         self.write(shown.len() + meta.len() + messages.len(), |transaction| {
+            if let Some(claim) = claim
+                && !is_in_force(transaction, claim)?
+            {
+                return Ok(false);
+            }
             // A client can use an id again; the later job counts.
             transaction.prepare_cached("DELETE FROM history WHERE prompt_id = ?1")?.execute([&job.prompt_id])?;
             transaction
@@ -62,12 +75,13 @@ impl Store {
                     messages,
                 ])?;
             transaction.prepare_cached("DELETE FROM job WHERE sequence = ?1")?.execute([sequence])?;
-            drop_oldest(transaction, self.history_limit)
+            drop_oldest(transaction, self.history_limit)?;
+            Ok(true)
         })
     }
 
     /// Finished jobs, oldest first: the last `max`, or with `offset` a slice.
-    pub(crate) fn history(
+    pub(super) fn entries(
         &self,
         max: Option<usize>,
         offset: Option<usize>,
@@ -89,7 +103,7 @@ impl Store {
     }
 
     /// One finished job, whole.
-    pub(crate) fn finished(&self, id: &str) -> Result<Option<(JobStatus, HistoryEntry)>, Error> {
+    pub(super) fn entry(&self, id: &str) -> Result<Option<(JobStatus, HistoryEntry)>, Error> {
         let query = format!(
             "SELECT {COLUMNS}, prompt, extra_data FROM history JOIN body USING (sequence) WHERE prompt_id = ?1"
         );
@@ -99,7 +113,7 @@ impl Store {
     }
 
     /// Forgets finished jobs: those named, or all.
-    pub(crate) fn forget(&self, ids: Option<&[String]>) -> Result<(), Error> {
+    pub(super) fn remove_entries(&self, ids: Option<&[String]>) -> Result<(), Error> {
         // Forgetting all changes most pages of the file.
         let bytes = if ids.is_none() { LONG_LOG_BYTES } else { 0 };
         self.write(bytes, |transaction| {
@@ -117,7 +131,7 @@ impl Store {
 
     /// The finished jobs that a list has, as far as its end, in its order, and how many there are in all.
     /// Jobs of `unfinished` ids are in the list already.
-    pub(crate) fn listed(
+    pub(super) fn listed(
         &self,
         filter: &JobFilter,
         unfinished: &[&str],
@@ -151,7 +165,7 @@ impl Store {
     }
 
     /// What a list shows of a finished job; `None` if it was forgotten meanwhile, or cannot be read.
-    pub(crate) fn list_item(&self, id: i64) -> Result<Option<JobRecord>, Error> {
+    pub(super) fn list_item(&self, id: i64) -> Result<Option<JobRecord>, Error> {
         let query = format!("SELECT {COLUMNS} FROM history WHERE id = ?1");
         let read = |row: &Row<'_>| Ok((encoding::finished_status(row.get(5)?), list_entry(row)?));
         let found =
@@ -164,6 +178,13 @@ impl Store {
             entry: Some(Arc::new(entry)),
         }))
     }
+}
+
+/// Whether the database has a claim as the worker does: no other has taken the job since.
+fn is_in_force(transaction: &Transaction<'_>, claim: &Claim) -> rusqlite::Result<bool> {
+    transaction
+        .prepare_cached("SELECT 1 FROM job WHERE sequence = ?1 AND attempts = ?2 AND worker = ?3")?
+        .exists(params![claim.sequence, claim.attempt, &*claim.worker.0])
 }
 
 /// A number of rows, for SQLite, where -1 is all.

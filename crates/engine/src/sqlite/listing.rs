@@ -1,8 +1,8 @@
 //! Lists of jobs of every state: what runs and waits is in memory, what ended is in the database.
 
+use super::SqliteStore;
 use crate::error::Error;
 use crate::job::{JobFilter, JobPage, JobRecord, JobStatus, SortBy};
-use crate::store::Store;
 
 /// A job in a list, before its record is read.
 enum Item {
@@ -13,7 +13,7 @@ enum Item {
 
 impl JobFilter {
     /// Whether jobs of a state are wanted.
-    pub(crate) fn has(&self, status: JobStatus) -> bool {
+    pub(super) fn has(&self, status: JobStatus) -> bool {
         self.statuses.is_empty() || self.statuses.contains(&status)
     }
 
@@ -25,8 +25,8 @@ impl JobFilter {
 
 /// The part of a list that a filter asks for. `unfinished` has the jobs of the queue, with their places
 /// among all jobs.
-pub(crate) fn page(
-    store: &Store,
+pub(super) fn page(
+    store: &SqliteStore,
     unfinished: Vec<(i64, JobRecord)>,
     filter: &JobFilter,
 ) -> Result<JobPage, Error> {
