@@ -11,9 +11,9 @@ const CELLS = 160;
 const KINDS: Record<PieceKind, string> = {
   resident: 'resident',
   donor: 'streamed from here',
-  pinned: 'pinned host memory',
-  mapped: 'mapped file',
-  ring: 'ring for streaming',
+  pinned: 'ready to copy',
+  mapped: 'in its file',
+  ring: 'passing through',
 };
 
 const PARTS: Record<Exclude<Part['kind'], 'model'>, string> = {
@@ -66,6 +66,16 @@ function DeviceRow({ device, held, hues }: { device: Device; held: Holding[]; hu
         <h3>{device.id}</h3>
         <span class="name">{device.name}</span>
         {device.simulated && <span class="tag">simulated</span>}
+        {device.busy_percent != null && (
+          <span class="tag sensor" data-busy={device.busy_percent}>
+            {device.busy_percent} % busy
+          </span>
+        )}
+        {device.celsius != null && (
+          <span class="tag sensor" data-celsius={device.celsius}>
+            {device.celsius} °C
+          </span>
+        )}
         <span class="detail">{device.detail.replace(/^simulation: /, '')}</span>
       </header>
       <div class="gauge" role="img" aria-label={label}>
@@ -152,11 +162,11 @@ function Held({ held, hues }: { held: Holding[]; hues: Hues }) {
   );
 }
 
-/** `3 blocks resident, 2 streamed from here, ring of 3`. */
+/** `3 resident, 2 streamed from here, 3 places to pass through`. */
 function counted(kinds: PieceKind[]): string {
   const counts = new Map<PieceKind, number>();
   for (const kind of kinds) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   return [...counts]
-    .map(([kind, count]) => (kind === 'ring' ? `ring of ${count} slots` : `${count} ${KINDS[kind]}`))
+    .map(([kind, count]) => (kind === 'ring' ? `${count} places to pass through` : `${count} ${KINDS[kind]}`))
     .join(', ');
 }

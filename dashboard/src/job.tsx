@@ -4,9 +4,18 @@ import type { Hues } from './devices.tsx';
 import { against, seconds } from './format.ts';
 import { Bytes, Hue, Nothing, Seconds } from './pieces.tsx';
 import { blockTimes, total, type Time } from './profile.ts';
-import type { Model, ModelRun, RunningJob, Stats } from './wire.ts';
+import { send, type Model, type ModelRun, type RunningJob, type Stats } from './wire.ts';
 
-export function Job({ stats, models, hues }: { stats: Stats; models: Model[]; hues: Hues }) {
+interface Props {
+  stats: Stats;
+  models: Model[];
+  hues: Hues;
+  /** The number of the latest picture of what is being made. */
+  preview: number | null;
+  refresh: () => Promise<void>;
+}
+
+export function Job({ stats, models, hues, preview, refresh }: Props) {
   const ended = stats.jobs.at(-1);
   const job = stats.running ?? ended;
   // The model that takes longest is the one whose step people wait for.
@@ -15,11 +24,10 @@ export function Job({ stats, models, hues }: { stats: Stats; models: Model[]; hu
   return (
     <section aria-labelledby="job">
       <h2 id="job">
-        {stats.running ? 'Running job' : 'Latest job'}{' '}
-        <small>{stats.waiting > 0 && `${stats.waiting} waiting`}</small>
+        {stats.running ? 'Running job' : 'Latest job'}
       </h2>
       {stats.running ? (
-        <Running job={stats.running} />
+        <Running job={stats.running} preview={preview} refresh={refresh} />
       ) : (
         <Nothing>
           {ended
@@ -43,45 +51,56 @@ function cost(run: ModelRun): number {
   return run.steps * run.measured_seconds_per_step;
 }
 
-function Running({ job }: { job: RunningJob }) {
+function Running({ job, preview, refresh }: { job: RunningJob; preview: number | null; refresh: () => Promise<void> }) {
+  const stop = async (): Promise<void> => {
+    await send('POST', `../api/jobs/${job.prompt_id}/cancel`).catch(() => undefined);
+    await refresh();
+  };
   return (
-    <div class="running" data-prompt={job.prompt_id}>
-      <p class="detail">
-        <code title={job.prompt_id}>{job.prompt_id.slice(0, 8)}</code> for {seconds(job.seconds)}
-        {job.nodes_done > 0 && `, ${job.nodes_done} ${job.nodes_done === 1 ? 'node' : 'nodes'} done`}
-      </p>
-      {job.nodes.map((node) => {
-        const left = node.seconds_per_step === null ? undefined : (node.max - node.value) * node.seconds_per_step;
-        const isStepping = node.max > 0;
-        const said = isStepping ? `${node.value} of ${node.max}` : 'working';
-        return (
-          <div key={node.node} class="progress" data-node={node.node}>
-            <p>
-              <strong>{node.class}</strong> <span class="detail">node {node.node}</span>
-              <span class="right number">
-                {isStepping ? (
-                  <>
-                    step <span data-step={node.value}>{node.value}</span> / {node.max}
-                    {left !== undefined && left > 0 && `, ${seconds(left)} left`}
-                  </>
-                ) : (
-                  seconds(node.seconds)
-                )}
-              </span>
-            </p>
-            <div
-              class={isStepping ? 'track' : 'track unknown'}
-              role="progressbar"
-              aria-label={`${node.class}, node ${node.node}`}
-              aria-valuemin={0}
-              {...(isStepping && { 'aria-valuemax': node.max, 'aria-valuenow': node.value })}
-              aria-valuetext={said}
-            >
-              <i style={{ width: isStepping ? `${(100 * node.value) / node.max}%` : '100%' }} />
+    <div class={preview === null ? 'running' : 'running with-picture'} data-prompt={job.prompt_id}>
+      {/* The number makes each picture an address of its own, so that the browser asks for every one once. */}
+      {preview !== null && <img class="preview" src={`preview?number=${preview}`} alt="What is being made, as it is now" />}
+      <div>
+        <p class="detail">
+          <code title={job.prompt_id}>{job.prompt_id.slice(0, 8)}</code> for {seconds(job.seconds)}
+          {job.nodes_done > 0 && `, ${job.nodes_done} ${job.nodes_done === 1 ? 'node' : 'nodes'} done`}
+          <button type="button" class="stop" aria-label="Cancel the running job" onClick={() => void stop()}>
+            Cancel
+          </button>
+        </p>
+        {job.nodes.map((node) => {
+          const left = node.seconds_per_step === null ? undefined : (node.max - node.value) * node.seconds_per_step;
+          const isStepping = node.max > 0;
+          const said = isStepping ? `${node.value} of ${node.max}` : 'working';
+          return (
+            <div key={node.node} class="progress" data-node={node.node}>
+              <p>
+                <strong>{node.class}</strong> <span class="detail">node {node.node}</span>
+                <span class="right number">
+                  {isStepping ? (
+                    <>
+                      step <span data-step={node.value}>{node.value}</span> / {node.max}
+                      {left !== undefined && left > 0 && `, ${seconds(left)} left`}
+                    </>
+                  ) : (
+                    seconds(node.seconds)
+                  )}
+                </span>
+              </p>
+              <div
+                class={isStepping ? 'track' : 'track unknown'}
+                role="progressbar"
+                aria-label={`${node.class}, node ${node.node}`}
+                aria-valuemin={0}
+                {...(isStepping && { 'aria-valuemax': node.max, 'aria-valuenow': node.value })}
+                aria-valuetext={said}
+              >
+                <i style={{ width: isStepping ? `${(100 * node.value) / node.max}%` : '100%' }} />
+              </div>
             </div>
-          </div>
-        );
-      })}
+          );
+        })}
+      </div>
     </div>
   );
 }
@@ -151,6 +170,7 @@ function Profile({ model }: { model: Model }) {
               <i style={{ height: high(above - time.compute_s - time.stall_s) }} />
               <i class="stall" style={{ height: high(time.stall_s) }} />
               <i class="compute" style={{ height: high(time.compute_s) }} />
+              {/* What is below the line hangs from it, whatever stands above. */}
               <i class="copy" style={{ height: high(time.copy_s) }} />
             </div>
           );

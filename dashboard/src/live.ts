@@ -3,7 +3,7 @@
 
 import { useEffect, useState } from 'preact/hooks';
 import { History } from './history.ts';
-import { ask, type Device, type Model, type Snapshot, type Stats } from './wire.ts';
+import { ask, type Device, type FailedJob, type Model, type Snapshot, type Stats, type WaitingJob } from './wire.ts';
 
 const EVERY_MS = 1000;
 /** After a failure; a server that starts again takes a moment. */
@@ -14,6 +14,10 @@ export interface Live {
   models: Model[];
   stats: Stats;
   history: History;
+  queue: WaitingJob[];
+  errors: FailedJob[];
+  /** The number of the latest picture of what is being made. */
+  preview: number | null;
   /** Counts answers, so that what depends on the time is drawn anew. */
   turn: number;
 }
@@ -29,6 +33,9 @@ interface Now {
   models: Model[];
   stats: Stats;
   snapshots: Snapshot[];
+  queue: WaitingJob[];
+  errors: FailedJob[];
+  preview: number | null;
 }
 
 /** A value that stays the same object while it says the same, so that what did not change is not drawn anew. */
@@ -47,6 +54,8 @@ class Watch {
   readonly #devices = new Kept<Device[]>();
   readonly #models = new Kept<Model[]>();
   readonly #stats = new Kept<Stats>();
+  readonly #queue = new Kept<WaitingJob[]>();
+  readonly #errors = new Kept<FailedJob[]>();
   readonly #history = new History();
   readonly #tell: (change: (before: View) => View) => void;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -92,7 +101,8 @@ class Watch {
     this.#history.sample(at, devices);
     this.#history.notice(at, devices, models, stats.running?.prompt_id);
     this.#turn += 1;
-    const live = { devices, models, stats, history: this.#history, turn: this.#turn };
+    const [queue, errors] = [this.#queue.latest(told.queue), this.#errors.latest(told.errors)];
+    const live = { devices, models, stats, queue, errors, preview: told.preview, history: this.#history, turn: this.#turn };
     this.#tell(() => ({ live }));
   }
 

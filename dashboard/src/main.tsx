@@ -7,10 +7,20 @@ import { Job } from './job.tsx';
 import { useLive } from './live.ts';
 import { Models } from './models.tsx';
 import { Planner } from './planner.tsx';
+import { Errors, Queue } from './queue.tsx';
 import { Timeline } from './timeline.tsx';
 import type { Device, Model, Stats } from './wire.ts';
 
 const HUES = 8;
+
+/** A gantry: the beam, its legs, and what hangs from it. */
+function Mark() {
+  return (
+    <svg class="logo" viewBox="0 0 16 16" aria-hidden="true">
+      <path d="M1 2h14v3H1zM3 5h2v9H3zM11 5h2v9h-2zM7 5h2v4H7z" />
+    </svg>
+  );
+}
 
 /** A hue for every model, which stays as long as the model does; a new one takes a hue that no other has. */
 function useHues(models: Model[]): Hues {
@@ -45,7 +55,7 @@ function useTitle(stats: Stats | undefined): void {
 
 function Page() {
   const [{ live, problem }, refresh] = useLive();
-  const { devices = [], models = [], stats } = live ?? {};
+  const { devices = [], models = [], stats, queue = [], errors = [], preview = null } = live ?? {};
   useTitle(stats);
   const hues = useHues(models);
   const planned = useSameDevices(devices);
@@ -55,17 +65,30 @@ function Page() {
     () => stats && <Models models={models} stats={stats} hues={hues} refresh={refresh} />,
     [models, stats, hues],
   );
-  const jobPart = useMemo(() => stats && <Job stats={stats} models={models} hues={hues} />, [models, stats, hues]);
+  const jobPart = useMemo(
+    () => stats && <Job stats={stats} models={models} hues={hues} preview={preview} refresh={refresh} />,
+    [models, stats, hues, preview],
+  );
+  const waiting = stats?.waiting ?? 0;
+  const queuePart = useMemo(() => <Queue queue={queue} waiting={waiting} refresh={refresh} />, [queue, waiting]);
+  const errorsPart = useMemo(() => <Errors errors={errors} />, [errors]);
   const isIdle = stats?.running === null;
-  const plannerPart = useMemo(() => <Planner devices={planned} isIdle={isIdle} />, [planned, isIdle]);
+  const latest = stats?.running?.prompt_id ?? stats?.jobs.at(-1)?.prompt_id;
+  const plannerPart = useMemo(
+    () => <Planner devices={planned} isIdle={isIdle} latest={latest} />,
+    [planned, isIdle, latest],
+  );
   return (
     <>
       <header class="top">
-        <h1>Gantry</h1>
+        <h1>
+          <Mark /> Gantry
+        </h1>
         <nav aria-label="Parts of this page">
+          <a href="#job">Job</a>
+          <a href="#queue">Queue</a>
           <a href="#devices">Devices</a>
           <a href="#models">Models</a>
-          <a href="#job">Job</a>
           <a href="#timeline">Memory</a>
           <a href="#planner">Planner</a>
           <a href="../">Front end</a>
@@ -77,13 +100,15 @@ function Page() {
       {live && stats && (
         <main>
           <div>
-            {devicesPart}
-            {modelsPart}
-          </div>
-          <div>
             {jobPart}
+            {queuePart}
+            {errorsPart}
             <Timeline devices={devices} history={live.history} />
             {plannerPart}
+          </div>
+          <div>
+            {devicesPart}
+            {modelsPart}
           </div>
         </main>
       )}

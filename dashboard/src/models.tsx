@@ -70,7 +70,7 @@ function ModelRow({ model, hue, act }: { model: Model; hue: number | undefined; 
           <Hue of={hue} /> {model.name}
         </strong>
         <span class="detail">
-          {model.family}, number {model.id}, computes on {plan.compute}
+          {model.family}, computes on {plan.compute}
         </span>
         <span class="places">
           {model.staged
@@ -83,7 +83,7 @@ function ModelRow({ model, hue, act }: { model: Model; hue: number | undefined; 
         </span>
       </div>
       <fieldset class="switch">
-        <legend class="unseen">When models are asked to leave, {model.name}</legend>
+        <legend>when memory is asked for</legend>
         {RETENTIONS.map(({ value, title }) => (
           <label key={value} title={title}>
             <input
@@ -101,10 +101,10 @@ function ModelRow({ model, hue, act }: { model: Model; hue: number | undefined; 
         type="button"
         class="eject"
         title="Unload it now, whatever its switch says"
-        aria-label={`Eject ${model.name} now`}
+        aria-label={`Unload ${model.name} now`}
         onClick={() => act(send('DELETE', `models/${model.id}`))}
       >
-        Eject
+        Unload now
       </button>
       <Blocks model={model} />
     </li>
@@ -121,7 +121,7 @@ function Blocks({ model }: { model: Model }) {
     <details onToggle={(event) => setOpen((event.target as HTMLDetailsElement).open)}>
       <summary>
         {plan.blocks.length} blocks{streamed > 0 && `, ${streamed} of them streamed`}
-        {plan.ring && ` through a ring of ${plan.ring.slots} × `}
+        {plan.ring && ` through ${plan.ring.slots} places of `}
         {plan.ring && <Bytes count={plan.ring.slot_bytes} />}
       </summary>
       {isOpen && (

@@ -1,10 +1,11 @@
 // The planner: pick a file, type an allocation or drag the split, see what it takes and how long a step would be.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { drawnBy } from './drawn.ts';
 import { fieldOffset, handleAt, markedText, moveHandle, splitOf, splitText, type Split } from './allocation.ts';
 import { bytes, exactBytes, percent } from './format.ts';
 import { Bytes, Nothing, Seconds } from './pieces.tsx';
-import { ask, askPlan, type Device, type Folder, type Plan, type PlanAnswer, type PlanFault } from './wire.ts';
+import { ask, askPlan, askTo, type Device, type Folder, type JobDetail, type Plan, type PlanAnswer, type PlanFault } from './wire.ts';
 
 /** A pause in typing. */
 const DEBOUNCE_MS = 150;
@@ -14,8 +15,8 @@ interface Choice {
   name: string;
 }
 
-/** `isIdle`: nothing runs. The first plan measures devices, which is not to disturb a job that nobody asked to disturb. */
-export function Planner({ devices, isIdle }: { devices: Device[]; isIdle: boolean }) {
+/** `latest`: the job that runs, or else the last that did. `isIdle`: nothing runs. The first plan measures devices, which is not to disturb a job that nobody asked to disturb. */
+export function Planner({ devices, isIdle, latest }: { devices: Device[]; isIdle: boolean; latest: string | undefined }) {
   const [isWanted, setWanted] = useState(isIdle);
   const [folders, setFolders] = useState<Folder[] | undefined>(undefined);
   const [choice, setChoice] = useState<Choice | undefined>(undefined);
@@ -33,6 +34,21 @@ export function Planner({ devices, isIdle }: { devices: Device[]; isIdle: boolea
     setChoice((before) => before ?? (first && file && { folder: first.folder, name: file.name }));
   };
   useEffect(() => void reread(), []);
+  // What the latest job draws is what people want to compare a plan with, until they say otherwise.
+  const isTyped = useRef(false);
+  useEffect(() => {
+    if (latest === undefined || isTyped.current) return;
+    void ask<JobDetail>(`../api/jobs/${latest}`).then(
+      (job) => {
+        const drawn = drawnBy(job.workflow.prompt);
+        if (!drawn || isTyped.current) return;
+        setSize(drawn.size);
+        setBatch(String(drawn.batch));
+        setCfg(drawn.hasGuidance);
+      },
+      () => undefined,
+    );
+  }, [latest]);
   const question = useMemo(
     () =>
       isWanted && choice && {
@@ -91,19 +107,20 @@ export function Planner({ devices, isIdle }: { devices: Device[]; isIdle: boolea
         </label>
         <label title="Width and height of the picture in pixels">
           Picture
-          <input size={9} value={size} onInput={(event) => setSize(event.currentTarget.value)} />
+          <input size={9} value={size} onInput={(event) => ((isTyped.current = true), setSize(event.currentTarget.value))} />
         </label>
         <label title="Pictures at once">
           Batch
-          <input inputMode="numeric" size={3} value={batch} onInput={(event) => setBatch(event.currentTarget.value)} />
+          <input inputMode="numeric" size={3} value={batch} onInput={(event) => ((isTyped.current = true), setBatch(event.currentTarget.value))} />
         </label>
         <label title="With guidance, every step evaluates two conditionings">
           Guidance (cfg)
-          <input type="checkbox" checked={hasCfg} onChange={(event) => setCfg(event.currentTarget.checked)} />
+          <input type="checkbox" checked={hasCfg} onChange={(event) => ((isTyped.current = true), setCfg(event.currentTarget.checked))} />
         </label>
       </div>
       <SplitBar devices={devices} plan={lastPlan.current} onSplit={setText} />
       <AllocationField text={text} setText={setText} fault={fault} />
+      {plan && choice && <SendToWorkflow file={choice.name} alloc={text} compute={compute} />}
       {!isWanted && <Nothing>Choose a file, type an allocation or move a handle to see a plan.</Nothing>}
       {plan && <Outcome plan={plan} devices={devices} isAsking={isAsking} />}
     </section>
@@ -132,6 +149,30 @@ function usePlan(question: Parameters<typeof askPlan>[0] | undefined): { answer:
     };
   }, [question]);
   return { answer, isAsking };
+}
+
+/** Gives the allocation to the loaders of the file in every front end that is open. */
+function SendToWorkflow({ file, alloc, compute }: { file: string; alloc: string; compute: string }) {
+  const [says, setSays] = useState('');
+  const tell = async (): Promise<void> => {
+    try {
+      const { clients } = await askTo<{ clients: number }>('loaders', { file, alloc, ...(compute && { compute }) });
+      setSays(clients === 0 ? 'No front end is open.' : `Sent: loaders of ${file} in the open workflow have it now.`);
+    } catch (error) {
+      setSays(String((error as Error).message));
+    }
+  };
+  useEffect(() => setSays(''), [file, alloc, compute]);
+  return (
+    <p class="send">
+      <button type="button" onClick={() => void tell()} title="Writes the allocation into the loaders of this file in the workflow that is open in the front end">
+        Send to the open workflow
+      </button>{' '}
+      <output aria-live="polite" class="detail">
+        {says}
+      </output>
+    </p>
+  );
 }
 
 function choiceOf(value: string): Choice {
@@ -324,7 +365,7 @@ function Outcome({ plan, devices, isAsking }: { plan: Plan; devices: Device[]; i
     <div class={isAsking ? 'outcome stale' : 'outcome'} data-plan={plan.compute}>
       <p class="headline">
         <strong data-seconds={prediction.seconds_per_step}>
-          <Seconds value={prediction.seconds_per_step} />
+          {prediction.known === false ? 'not measured yet' : <Seconds value={prediction.seconds_per_step} />}
         </strong>{' '}
         per step predicted, computing on {plan.compute}
         <span class="detail">
@@ -349,8 +390,8 @@ function Outcome({ plan, devices, isAsking }: { plan: Plan; devices: Device[]; i
             <tr>
               <th scope="col">device</th>
               <th scope="col">weights</th>
-              <th scope="col">ring</th>
-              <th scope="col">working</th>
+              <th scope="col">passing through</th>
+              <th scope="col">to work in</th>
               <th scope="col">has</th>
             </tr>
           </thead>

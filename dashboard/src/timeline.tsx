@@ -21,9 +21,11 @@ export function Timeline({ devices, history }: { devices: Device[]; history: His
       <div class="timeline">
         {devices.map((device) => {
           const points = history.points(device.id);
-          const top = Math.max(...points.map((point) => point.bytes), 0);
+          // The strip reaches to the budget, as the bar of the device does, so that both look alike when they say the same.
+          const top = device.budget_bytes;
+          const most = Math.max(...points.map((point) => point.bytes), 0);
           const line = stepPath(points, span, top, BOX);
-          const said = `${device.id}: ${bytes(device.used_bytes)} in use, at most ${bytes(top)}`;
+          const said = `${device.id}: ${bytes(device.used_bytes)} in use of ${bytes(top)}, at most ${bytes(most)} in this stretch`;
           return (
             <div key={device.id} class="lane">
               <b>{device.id}</b>
@@ -39,8 +41,13 @@ export function Timeline({ devices, history }: { devices: Device[]; history: His
                   <line key={at} class="mark" x1={left(at) * 6} x2={left(at) * 6} y1={-2} y2={BOX.height + 2} />
                 ))}
               </svg>
-              <span class="number" title={`at most ${exactBytes(top)} in this stretch`}>
-                {bytes(top)}
+              <span class="scale" title={`at most ${exactBytes(most)} in this stretch`}>
+                <span class="number" data-top={top}>
+                  {bytes(top)}
+                </span>
+                <span class="number now" data-now={device.used_bytes}>
+                  {bytes(device.used_bytes)}
+                </span>
               </span>
             </div>
           );
@@ -64,7 +71,7 @@ export function Timeline({ devices, history }: { devices: Device[]; history: His
             <span>{clock(span[0])}</span>
             <span>now</span>
           </div>
-          <span />
+          <span class="detail">in use now</span>
         </div>
       </div>
       {phases.length === 0 ? (

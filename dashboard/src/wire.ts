@@ -12,6 +12,9 @@ export interface Device {
   used_bytes: number;
   reserved_bytes: number;
   peak_bytes: number;
+  /** How much of the last moment it computed, and how warm it is, where it tells. */
+  busy_percent?: number | null;
+  celsius?: number | null;
 }
 
 export type Retention = 'keep' | 'default' | 'eject';
@@ -46,6 +49,8 @@ export interface Plan {
   ring: { slots: number; slot_bytes: number } | null;
   devices: DeviceUse[];
   prediction: {
+    /** Whether the machine's speeds were measured; if not, the times say nothing. */
+    known?: boolean;
     seconds_per_step: number;
     compute_s: number;
     hop_s: number;
@@ -134,6 +139,30 @@ export interface Stats {
   kept_models_missing: number;
 }
 
+/** The part of a job's record that the page reads. */
+export interface JobDetail {
+  workflow: { prompt: Prompt };
+}
+
+/** A workflow as it was sent, by the ids of its nodes. */
+export type Prompt = Record<string, { class_type: string; inputs?: Record<string, unknown> }>;
+
+/** A job that waits. */
+export interface WaitingJob {
+  prompt_id: string;
+  nodes: number;
+  since_ms: number;
+}
+
+/** A job that failed. */
+export interface FailedJob {
+  prompt_id: string;
+  at_ms: number;
+  node: string;
+  class: string;
+  message: string;
+}
+
 export interface Snapshot {
   number: number;
   time: string;
@@ -181,6 +210,17 @@ export async function send(method: string, address: string, body?: unknown): Pro
   }
   const response = await fetch(address, init);
   if (!response.ok) throw new Error(`${method} ${address}: ${response.status} ${await response.text()}`);
+}
+
+/** Sends a value and reads the answer. */
+export async function askTo<T>(address: string, body: unknown): Promise<T> {
+  const response = await fetch(address, {
+    method: 'POST',
+    body: JSON.stringify(body),
+    headers: { 'content-type': 'application/json' },
+  });
+  if (!response.ok) throw new Error(`${address}: ${response.status} ${await response.text()}`);
+  return (await response.json()) as T;
 }
 
 export type PlanAnswer = { plan: Plan } | { fault: PlanFault };

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { fieldOffset, handleAt, markedText, moveHandle, splitOf, splitText } from '../src/allocation.ts';
 import { headroom, holdings, merged, parts, sum, type Piece } from '../src/contents.ts';
+import { drawnBy } from '../src/drawn.ts';
 import { against, bytes, exactBytes, percent, seconds } from '../src/format.ts';
 import { outcome } from '../src/free.ts';
 import { areaUnder, History, stepPath, stretch, WINDOW_MS } from '../src/history.ts';
@@ -218,4 +219,15 @@ test('times of blocks are measured where there is a profile, else planned', () =
   assert.equal(measured.isMeasured, true);
   assert.deepEqual(measured.times[0], undefined);
   assert.deepEqual(total(measured.times), { compute_s: 2, copy_s: 4, stall_s: 1 });
+});
+
+test('the size of the latest job is read off its prompt', () => {
+  const latent = { class_type: 'EmptySD3LatentImage', inputs: { width: 128, height: 64, batch_size: 2 } };
+  const sampler = { class_type: 'KSampler', inputs: { cfg: 1, latent_image: ['1', 0] } };
+  assert.deepEqual(drawnBy({ 1: latent, 2: sampler }), { size: '128x64', batch: 2, hasGuidance: false });
+  const guided = { class_type: 'KSampler', inputs: { cfg: 7.5 } };
+  assert.equal(drawnBy({ 1: latent, 2: guided })?.hasGuidance, true);
+  assert.equal(drawnBy({ 2: sampler }), undefined);
+  // A size that another node computes is not known here.
+  assert.equal(drawnBy({ 1: { class_type: 'EmptyLatentImage', inputs: { width: ['5', 0], height: 64 } } }), undefined);
 });

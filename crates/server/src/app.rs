@@ -12,8 +12,11 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::config::ServerConfig;
+use crate::files::assets::Assets;
 use crate::guard::{self, Guard};
 use crate::hub::Hub;
+use crate::live::Live;
+use crate::routes::{UsedKeys, Withdrawn};
 use crate::{dashboard, files, routes};
 
 /// How long a client may pause within a body.
@@ -23,6 +26,12 @@ const BODY_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) struct App {
     pub(crate) engine: Arc<Engine>,
     pub(crate) hub: Arc<Hub>,
+    /// What the running job has done so far.
+    pub(crate) live: Arc<Live>,
+    /// The files of the input, output and temp folders.
+    pub(crate) assets: Assets,
+    pub(crate) used_keys: UsedKeys,
+    pub(crate) withdrawn: Withdrawn,
     pub(crate) config: Arc<ServerConfig>,
     /// Becomes true when the server stops.
     pub(crate) stop: watch::Receiver<bool>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use meta::DeviceId;
 
 use crate::error::{Error, Result};
 use crate::files::FilesConfig;
@@ -41,6 +42,20 @@ pub struct ServerConfig {
     pub files: Arc<FilesConfig>,
     /// What is told of the process.
     pub process: ProcessInfo,
+    /// Reads how busy and how warm devices are, if anybody can.
+    pub sensors: Option<SensorReader>,
+}
+
+/// Reads the sensors of a device; nothing if it has none.
+pub type SensorReader = Arc<dyn Fn(DeviceId) -> Option<Reading> + Send + Sync>;
+
+/// What a device's sensors say; what it does not tell is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// The share of the last moment in which it computed, in percent.
+    pub busy_percent: Option<u32>,
+    /// Its temperature, in degrees Celsius.
+    pub celsius: Option<u32>,
 }
 
 /// The files of a certificate.
@@ -84,6 +99,7 @@ impl ServerConfig {
             max_connections: 2048,
             files,
             process: ProcessInfo::default(),
+            sensors: None,
         }
     }
 

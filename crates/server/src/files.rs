@@ -9,22 +9,24 @@
 //! Nothing is written outside the input, output, temp and user folders, and no request can name a file outside
 //! the folder that its route is for.
 
-mod content_type;
+pub(crate) mod assets;
+pub(crate) mod content_type;
 mod front_end;
 mod internal;
 mod logs;
 mod models;
-mod names;
+pub(crate) mod names;
 mod pace;
 mod packages;
 mod pictures;
-mod reply;
-mod serving;
+pub(crate) mod reply;
+pub(crate) mod serving;
 mod settings;
-mod storing;
-mod upload;
+pub(crate) mod storing;
+mod templates;
+pub(crate) mod upload;
 mod userdata;
-mod view;
+pub(crate) mod view;
 mod walk;
 
 use std::path::PathBuf;
@@ -35,12 +37,13 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn;
 use axum::routing::get;
-use nodes::Folders;
+use runtime::Folders;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::app::with_api_alias;
 pub use logs::{LogEntry, LogRing};
 pub use packages::WebPackages;
+pub use templates::Template;
 
 /// The folder of the only user. Nobody over HTTP reaches the others, whose names begin with `__`.
 const USER: &str = "default";
@@ -55,6 +58,8 @@ pub struct FilesConfig {
     pub folders: Folders,
     /// The folder with the front end's `index.html`. Without one, `/` says how to get it.
     pub front_end: Option<PathBuf>,
+    /// Workflows that come with the program, shown before others.
+    pub own_templates: &'static [Template],
     /// Folders with workflow templates, searched in order.
     pub templates: Vec<PathBuf>,
     /// The folder with the front end's documentation of nodes.
@@ -70,6 +75,7 @@ impl Default for FilesConfig {
         FilesConfig {
             folders: Folders::default(),
             front_end: None,
+            own_templates: &[],
             templates: Vec::new(),
             docs: None,
             max_upload_bytes: 100 << 20,

@@ -220,8 +220,8 @@ mod tests {
         {
             assert!(!local.allows_host(host), "{host}");
         }
-        let named = guard("127.0.0.1:8188", &["Studio.lan"]);
-        assert!(named.allows_host("studio.lan:80") && named.allows_host("localhost"));
+        let named = guard("127.0.0.1:8188", &["Runtime.lan"]);
+        assert!(named.allows_host("runtime.lan:80") && named.allows_host("localhost"));
         assert!(!named.allows_host("other.lan"));
         assert!(guard("127.0.0.1:8188", &["*"]).allows_host("anything"));
     }
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn an_open_server_knows_all_hosts_unless_some_are_named() {
         assert!(guard("0.0.0.0:8188", &[]).allows_host("evil.example"));
-        let named = guard("0.0.0.0:8188", &["studio.lan"]);
-        assert!(named.allows_host("studio.lan") && named.allows_host("192.168.1.2:8188"));
+        let named = guard("0.0.0.0:8188", &["runtime.lan"]);
+        assert!(named.allows_host("runtime.lan") && named.allows_host("192.168.1.2:8188"));
         assert!(!named.allows_host("evil.example"));
     }
 }

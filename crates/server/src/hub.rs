@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
-use engine::{Event, EventSink, JobEvent, Milestone};
-use nodes::Studio;
+use engine::{Event, EventSink, JobEvent, Milestone, WorkerHandle};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -42,7 +41,7 @@ pub struct Hub {
     roster: Arc<Roster>,
     stats: Arc<Stats>,
     waiting_preview_bytes: Arc<AtomicUsize>,
-    studio: Arc<Studio>,
+    worker: Arc<dyn WorkerHandle>,
 }
 
 /// Who is to receive a message.
@@ -67,14 +66,14 @@ impl Hub {
     ///
     /// # Errors
     /// The system has no more threads.
-    pub(crate) fn start(studio: Arc<Studio>, preview_side: usize) -> Result<Arc<Hub>> {
+    pub(crate) fn start(worker: Arc<dyn WorkerHandle>, preview_side: usize) -> Result<Arc<Hub>> {
         let (commands, waiting) = mpsc::channel();
         let hub = Arc::new(Hub {
             commands,
             roster: Arc::new(Roster::default()),
             stats: Arc::new(Stats::default()),
             waiting_preview_bytes: Arc::default(),
-            studio,
+            worker,
         });
         let dispatcher = Dispatcher::new(
             Arc::clone(&hub.roster),
@@ -128,7 +127,7 @@ impl EventSink for Hub {
             Event::Job { event: JobEvent::Ended { .. }, .. } => true,
             _ => false,
         };
-        let totals = is_boundary.then(|| Totals::of(&self.studio));
+        let totals = is_boundary.then(|| Totals::of(self.worker.activity()));
         self.command(Command::Event(Instant::now(), event, totals));
     }
 }

@@ -1,12 +1,8 @@
 //! Plans for models that are not loaded: the question, the answer, and why there may be none.
 
-use std::path::{Path, PathBuf};
-
-use device::Registry;
+use engine::{DeviceReport, FileQuestion, PlanRefusal};
 use meta::DeviceId;
-use nodes::Studio;
-use nodes::studio::SaidPlacing;
-use placement::{AllocationError, Plan, PlanError};
+use placement::{AllocationError, PlanError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -45,46 +41,12 @@ pub struct PlanQuestion {
     pub cfg: bool,
 }
 
-impl PlanQuestion {
-    /// The file, if it is in one of the model folders: a path from outside never is.
-    pub(crate) fn find(&self, folders: &nodes::Folders) -> Option<PathBuf> {
-        match &self.folder {
-            Some(folder) => folders.find(folder, &self.file),
-            None => folders.keys().find_map(|key| folders.find(key, &self.file)),
-        }
+impl From<PlanQuestion> for FileQuestion {
+    fn from(asked: PlanQuestion) -> FileQuestion {
+        let PlanQuestion { file, folder, alloc, virtual_vram_gb, donor, compute, size, frames, batch, cfg } =
+            asked;
+        FileQuestion { file, folder, alloc, virtual_vram_gb, donor, compute, size, frames, batch, cfg }
     }
-
-    /// Where every block of the file would go, as the job that loads it next will have it.
-    pub(crate) fn answer(&self, studio: &Studio, path: &Path) -> Result<Plan, PlanFault> {
-        let file = studio.open_file(path)?;
-        let said = SaidPlacing {
-            alloc: self.alloc.as_deref(),
-            virtual_vram_gb: self.virtual_vram_gb,
-            donor: self.donor.as_deref(),
-            compute: self.compute,
-        };
-        let asked = nodes::studio::PlanQuestion {
-            part: None,
-            compute: self.compute,
-            allocation: studio.allocation_of(said)?,
-            size: self.size.as_deref().map_or(Ok((1024, 1024)), picture_size)?,
-            batch: self.batch.unwrap_or(1),
-            frames: self.frames.unwrap_or(1),
-            cfg: self.cfg,
-            text: None,
-        };
-        Ok(studio.plan_file(&file, &asked)?)
-    }
-}
-
-/// `1024x768`: width and height in pixels.
-fn picture_size(text: &str) -> Result<(usize, usize), PlanFault> {
-    let sides = text
-        .split_once(['x', 'X'])
-        .and_then(|(width, height)| Some((width.trim().parse().ok()?, height.trim().parse().ok()?)));
-    sides.ok_or_else(|| {
-        PlanFault::told(format!("the size {text:?} is none; write width and height, such as 1024x768"))
-    })
 }
 
 fn device<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<DeviceId>, D::Error> {
@@ -108,7 +70,7 @@ impl PlanFault {
 
     /// The body of the answer: the text, the place in the allocation, an allocation that fits, and what every device
     /// has left.
-    pub(crate) fn shape(&self, devices: &Registry) -> Value {
+    pub(crate) fn shape(&self, devices: &[DeviceReport]) -> Value {
         let nearest = match &self.why {
             Some(PlanError::NoRoom { nearest, .. }) => nearest.as_deref(),
             _ => None,
@@ -117,10 +79,9 @@ impl PlanFault {
             Some(PlanError::Allocation(error)) => place(error),
             _ => Value::Null,
         };
-        let available = devices.iter().map(|device| {
-            let left = device.ledger().report().available();
-            json!({ "device": device.id().to_string(), "bytes": left })
-        });
+        let available = devices
+            .iter()
+            .map(|device| json!({ "device": device.id.to_string(), "bytes": device.ledger.available() }));
         json!({
             "error": self.text,
             "place": place,
@@ -130,10 +91,10 @@ impl PlanFault {
     }
 }
 
-impl From<nodes::Error> for PlanFault {
-    fn from(error: nodes::Error) -> PlanFault {
-        match error {
-            nodes::Error::Plan(error) => error.into(),
+impl From<PlanRefusal> for PlanFault {
+    fn from(refusal: PlanRefusal) -> PlanFault {
+        match refusal {
+            PlanRefusal::Plan(error) => error.into(),
             other => PlanFault::told(other.to_string()),
         }
     }
@@ -174,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_place_counts_characters() {
-        let shape = wrong("cpu,2gb;é:0,2xb", "xb").shape(&Registry::default());
+        let shape = wrong("cpu,2gb;é:0,2xb", "xb").shape(&[]);
         let found = &shape["place"];
         assert_eq!((&found["start"], &found["end"]), (&json!(13), &json!(15)));
         assert_eq!(found["problem"], "'xb' is not a unit");
@@ -193,8 +154,8 @@ mod tests {
             available: 2,
             nearest: Some("cpu,*".to_owned()),
         });
-        let shape = fault.shape(&Registry::default());
+        let shape = fault.shape(&[]);
         assert_eq!((&shape["nearest"], &shape["place"]), (&json!("cpu,*"), &Value::Null));
-        assert_eq!(PlanFault::told("no").shape(&Registry::default())["error"], "no");
+        assert_eq!(PlanFault::told("no").shape(&[])["error"], "no");
     }
 }

@@ -5,18 +5,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Engine, EngineConfig, EventSink};
+use engine::{Engine, EngineConfig, EventSink, LocalWorker};
 use graph::Catalogue;
-use nodes::Studio;
+use runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::{self, App};
 use crate::config::ServerConfig;
 use crate::error::{Error, Result};
+use crate::files::assets::Assets;
 use crate::guard::Guard;
 use crate::hub::{Audience, Hub};
 use crate::listen::{self, Connections};
+use crate::live::Live;
 
 /// How long a stop waits for requests that are being answered.
 const STOP_TIME: Duration = Duration::from_secs(1);
@@ -50,18 +52,20 @@ impl Server {
         config: ServerConfig,
         engine: EngineConfig,
         catalogue: Arc<Catalogue>,
-        studio: Arc<Studio>,
+        runtime: Arc<Runtime>,
     ) -> Result<Server> {
         let wanted = config.checked_addresses()?;
         let tls = config.tls.as_ref().map(listen::tls).transpose()?;
         let listeners = listen::bind(&wanted, config.bind_patience).await?;
         let addresses: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let preview_side = studio.settings.preview_size.unwrap_or(PREVIEW_SIDE);
-        let hub = Hub::start(Arc::clone(&studio), preview_side)?;
-        let sink = Arc::clone(&hub) as Arc<dyn EventSink>;
+        let preview_side = runtime.settings.preview_size.unwrap_or(PREVIEW_SIDE);
+        let worker = Arc::new(LocalWorker::new(Arc::clone(&runtime)));
+        let hub = Hub::start(worker, preview_side)?;
+        let live = Arc::new(Live::before(Arc::clone(&hub)));
+        let sink = Arc::clone(&live) as Arc<dyn EventSink>;
         deliver_logs(&config, &hub);
-        let engine = Arc::new(Engine::start(engine, catalogue, studio, sink)?);
+        let engine = Arc::new(Engine::start(engine, catalogue, runtime, sink)?);
         hub.roster().set_remaining(engine.remaining());
         let (stop, stopped) = watch::channel(false);
         let guard = Guard::new(&config, &wanted);
@@ -69,6 +73,10 @@ impl Server {
         let app = Arc::new(App {
             engine: Arc::clone(&engine),
             hub: Arc::clone(&hub),
+            live,
+            assets: Assets::new(&config.files.folders),
+            used_keys: Default::default(),
+            withdrawn: Default::default(),
             config: Arc::new(config),
             stop: stopped.clone(),
         });
@@ -156,26 +164,38 @@ pub fn serve(
     config: ServerConfig,
     engine: EngineConfig,
     catalogue: Arc<Catalogue>,
-    studio: Arc<Studio>,
+    runtime: Arc<Runtime>,
     on_ready: impl FnOnce(&Server),
     until: impl Future<Output = ()>,
 ) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("server")
         .enable_all()
         .build()
         .map_err(Error::Threads)?;
-    let result = runtime.block_on(async {
-        let server = Server::start(config, engine, catalogue, studio).await?;
+    let result = threads.block_on(async {
+        let server = Server::start(config, engine, catalogue, runtime).await?;
         on_ready(&server);
         until.await;
         server.stop().await;
         Ok(())
     });
-    runtime.shutdown_timeout(THREADS_STOP_TIME);
+    threads.shutdown_timeout(THREADS_STOP_TIME);
     result
+}
+
+/// Calls a function when the process is asked to end, on a thread of its own: for programs that have none that waits.
+pub fn when_asked_to_stop(act: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(|| {
+        let waiting = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Without it a signal ends the process as ever.
+        if let Ok(waiting) = waiting {
+            waiting.block_on(stop_signal());
+            act();
+        }
+    });
 }
 
 /// Done when the process is asked to end: by Ctrl-C, or by the system.

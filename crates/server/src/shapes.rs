@@ -2,7 +2,7 @@
 
 mod plan;
 
-use device::Device;
+use engine::{DeviceReport, ModelFile, ModelFolder};
 use meta::{DeviceId, Moment};
 use residency::{BlockProfile, ModelReport, Snapshot, StepProfile};
 use serde::Serialize;
@@ -35,32 +35,36 @@ pub struct DeviceShape {
     pub reserved_bytes: u64,
     /// The most that was in use.
     pub peak_bytes: u64,
+    /// The share of the last moment in which it computed, if it tells.
+    pub busy_percent: Option<u32>,
+    /// Its temperature, if it tells.
+    pub celsius: Option<u32>,
     /// Element types that activations may have, the preferred one first.
     pub activations: Vec<&'static str>,
 }
 
 impl DeviceShape {
-    /// What is known of a device now.
+    /// The shape of what is known of a device.
     ///
     /// # Errors
-    /// The device does not answer.
-    pub fn of(device: &Device) -> device::Result<DeviceShape> {
-        let memory = device.memory()?;
-        let report = device.ledger().report();
-        let description = device.description();
+    /// The device did not answer, and why.
+    pub fn of(report: &DeviceReport) -> Result<DeviceShape, String> {
+        let memory = report.memory.clone()?;
         Ok(DeviceShape {
-            id: device.id().to_string(),
-            name: description.name.clone(),
-            detail: description.detail.clone(),
-            simulated: description.simulated,
+            id: report.id.to_string(),
+            name: report.name.clone(),
+            detail: report.detail.clone(),
+            simulated: report.simulated,
             total_bytes: memory.total,
             free_bytes: memory.free,
             cached_bytes: memory.cached,
-            budget_bytes: report.budget,
-            used_bytes: report.used,
-            reserved_bytes: report.reserved,
-            peak_bytes: report.peak,
-            activations: description.activations.iter().map(|dtype| dtype.name()).collect(),
+            budget_bytes: report.ledger.budget,
+            used_bytes: report.ledger.used,
+            reserved_bytes: report.ledger.reserved,
+            peak_bytes: report.ledger.peak,
+            busy_percent: None,
+            celsius: None,
+            activations: report.activations.iter().map(|dtype| dtype.name()).collect(),
         })
     }
 }
@@ -86,18 +90,14 @@ pub struct FileShape {
 }
 
 impl FolderShape {
-    /// What is there under a key.
+    /// The shape of what is there.
     #[must_use]
-    pub fn of(folders: &nodes::Folders, key: &str) -> FolderShape {
-        let bytes = |name: &str| {
-            let about = folders.find(key, name).and_then(|path| std::fs::metadata(path).ok());
-            about.map(|about| about.len())
-        };
-        let file = |name: &String| FileShape { name: name.clone(), bytes: bytes(name) };
+    pub fn of(folder: &ModelFolder) -> FolderShape {
+        let file = |file: &ModelFile| FileShape { name: file.name.clone(), bytes: file.bytes };
         FolderShape {
-            folder: key.to_owned(),
-            places: folders.places(key).iter().map(|place| place.display().to_string()).collect(),
-            files: folders.listing(key).iter().map(file).collect(),
+            folder: folder.key.clone(),
+            places: folder.places.iter().map(|place| place.display().to_string()).collect(),
+            files: folder.files.iter().map(file).collect(),
         }
     }
 }

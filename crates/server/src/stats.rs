@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{JobEvent, Milestone, Progress};
+use engine::{Activity, JobEvent, Milestone, Progress};
 use graph::Identity;
-use nodes::Studio;
-use nodes::studio::ModelStats;
 use residency::{ModelId, StreamStats};
+use runtime::ModelStats;
 use serde::Serialize;
 
 /// Jobs that are remembered.
@@ -180,12 +179,8 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn of(studio: &Studio) -> Totals {
-        let models = studio.residency.models();
-        Totals {
-            streams: models.into_iter().map(|model| (model.id, model.stats)).collect(),
-            runs: studio.stats(),
-        }
+    pub(crate) fn of(activity: Activity) -> Totals {
+        Totals { streams: activity.streams, runs: activity.runs }
     }
 
     /// What was streamed since. The counts of a model start anew with its copies.
@@ -441,6 +436,7 @@ mod tests {
             bytes_streamed: 5,
             stalls: 1,
             stalled: Duration::from_millis(500),
+            began: Instant::now(),
         };
         let before = Totals { runs: vec![run(1, 4), run(2, 4)], ..Totals::default() };
         let after = Totals { runs: vec![run(1, 4), run(2, 8), run(3, 0)], ..Totals::default() };

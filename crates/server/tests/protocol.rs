@@ -9,6 +9,9 @@ mod protocol {
     mod jobs;
     mod load;
     mod own;
+    mod secret;
     mod sockets;
     mod tls;
+    mod tooltips;
+    mod v2;
 }

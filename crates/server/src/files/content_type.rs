@@ -35,7 +35,8 @@ pub(crate) fn showing(name: &Path, is_for_image: bool) -> Showing {
     if runs && !is_document && !is_painted { Showing::AsDownload } else { Showing::AsItIs }
 }
 
-fn bare(name: &Path) -> String {
+/// The type of a file of that name, without a character set.
+pub(crate) fn bare(name: &Path) -> String {
     mime_guess::from_path(name).first().map_or_else(|| BYTES.to_owned(), |kind| kind.essence_str().to_owned())
 }
 

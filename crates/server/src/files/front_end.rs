@@ -13,23 +13,34 @@ use serde_json::{Map, Value};
 
 use super::names::{NameFault, relative};
 use super::reply::{Answer, Refusal, blocking, json};
-use super::{Files, Shared, content_type, serving};
+use super::{Files, Shared, content_type, serving, templates};
 
 /// What `/` shows where there is no front end.
 const NO_FRONT_END: &str = include_str!("no_front_end.html");
 
 const PICTURE_ENDINGS: &[&str] = &[".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
 
-/// There are no packs that would bring scripts, translations, templates, subgraphs or replacements.
+/// Our part of the front end: a tab for memory and models, and plans on loaders.
+const EXTENSION: &str = include_str!("extension/gantry.js");
+/// Where the front end loads it from.
+const EXTENSION_PATH: &str = "/extensions/gantry/gantry.js";
+
+/// There are no packs that would bring scripts, translations, templates or subgraphs: the only script is
+/// ours.
 pub(super) fn api_routes() -> Router<Shared> {
     let empty_map = || get(async || json(&Map::new()));
     Router::new()
-        .route("/extensions", get(async || json(&[(); 0])))
+        .route("/extensions", get(async || json(&[EXTENSION_PATH])))
+        .route(
+            EXTENSION_PATH,
+            get(async || {
+                ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], EXTENSION).into_response()
+            }),
+        )
         .route("/i18n", empty_map())
         .route("/workflow_templates", empty_map())
         .route("/global_subgraphs", empty_map())
         .route("/global_subgraphs/{id}", get(async || json(&Value::Null)))
-        .route("/node_replacements", empty_map())
 }
 
 /// A file of the front end, of its templates or of its documentation.
@@ -37,6 +48,20 @@ pub(super) async fn page(State(files): State<Shared>, uri: Uri, headers: HeaderM
     let path = decoded(uri.path())?;
     if path == "/" {
         return index(&files, &headers).await;
+    }
+    let own = files.config.own_templates;
+    if let Some(name) = path.strip_prefix("/templates/") {
+        if let Some((kind, bytes)) = templates::file(own, name) {
+            return Ok(([(header::CONTENT_TYPE, kind)], bytes).into_response());
+        }
+        if is_list(name) && !own.is_empty() {
+            let installed = match page_file(files, &path).await? {
+                Some(file) => blocking(move || Ok(std::fs::read(file).ok())).await?,
+                None => None,
+            };
+            let installed = installed.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            return Ok(json(&templates::list(own, installed)));
+        }
     }
     match page_file(files, &path).await? {
         Some(file) => serving::serve(&file, content_type::by_name(&file), &headers).await,
@@ -51,9 +76,17 @@ pub(super) async fn page(State(files): State<Shared>, uri: Uri, headers: HeaderM
 /// The lists of templates where none are installed. The page asks for them on its first visit and takes a missing list
 /// for an error.
 fn no_templates(path: &str) -> Option<Response> {
-    let name = path.strip_prefix("/templates/index")?;
-    let is_list = name.ends_with(".json") && !name.contains('/');
-    is_list.then(|| if name == "_logo.json" { json(&Map::new()) } else { json(&[(); 0]) })
+    let name = path.strip_prefix("/templates/")?;
+    if name == "index_logo.json" {
+        return Some(json(&Map::new()));
+    }
+    is_list(name).then(|| json(&[(); 0]))
+}
+
+/// Whether a name is that of a list of templates, in some language.
+fn is_list(name: &str) -> bool {
+    let rest = name.strip_prefix("index").and_then(|rest| rest.strip_suffix(".json"));
+    rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && !rest.contains('/')))
 }
 
 /// Anything but reading: 405 where there is something to read, else 404.

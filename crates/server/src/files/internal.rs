@@ -9,7 +9,7 @@ use axum::extract::{Path as Segment, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch};
-use nodes::folders::Place;
+use runtime::folders::Place;
 use serde::Deserialize;
 use serde_json::json as value;
 

@@ -70,6 +70,13 @@ async fn files_of(State(files): State<Shared>, Segment(folder): Segment<String>)
             let listed = found.filter(|found| names.contains(wire_path(&found.path).as_str()));
             entries.extend(listed.map(|found| model_entry(found, index)));
         }
+        // What comes with the program is offered by loaders and lies in no folder.
+        let found: HashSet<String> =
+            entries.iter().filter_map(|entry| entry["name"].as_str().map(str::to_owned)).collect();
+        let embedded = listing.iter().filter(|name| !found.contains(*name));
+        entries.extend(embedded.map(
+            |name| value!({ "name": name, "pathIndex": 0, "modified": 0.0, "created": 0.0, "size": 0 }),
+        ));
         Ok(entries)
     })
     .await?;

@@ -37,7 +37,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    fn status(&self) -> StatusCode {
+    /// The status of the answer.
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Refusal::Malformed(_) => StatusCode::BAD_REQUEST,
             Refusal::Outside => StatusCode::FORBIDDEN,
@@ -53,7 +54,8 @@ impl Refusal {
         }
     }
 
-    fn text(&self) -> String {
+    /// What is said.
+    pub(crate) fn text(&self) -> String {
         match self {
             Refusal::Malformed(text) => (*text).to_owned(),
             Refusal::Outside => "the name leads out of its folder".to_owned(),
@@ -113,8 +115,8 @@ impl From<MultipartError> for Refusal {
     }
 }
 
-impl From<nodes::Error> for Refusal {
-    fn from(error: nodes::Error) -> Refusal {
+impl From<runtime::Error> for Refusal {
+    fn from(error: runtime::Error) -> Refusal {
         tracing::debug!("a picture could not be read: {error}");
         Refusal::Malformed("the file is no picture that can be read")
     }

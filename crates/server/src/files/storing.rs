@@ -74,6 +74,18 @@ impl Received {
         Ok(Received { draft: Draft::of(folder, bytes)? })
     }
 
+    /// A file with the bytes of another, in a folder that exists.
+    pub(crate) fn copy_of(path: &Path, folder: &Path) -> io::Result<Received> {
+        let draft = Draft::new(folder)?;
+        io::copy(&mut File::open(path)?, &mut draft.file())?;
+        Ok(Received { draft })
+    }
+
+    /// Where its bytes are until it has a name.
+    pub(crate) fn path(&self) -> &Path {
+        self.draft.path()
+    }
+
     /// All its bytes.
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
         std::fs::read(self.draft.path())

@@ -9,7 +9,7 @@ use axum::extract::multipart::Field;
 use axum::extract::{Multipart, Request, State};
 use axum::middleware::map_request;
 use axum::routing::post;
-use nodes::folders::Place;
+use runtime::folders::Place;
 use serde::Deserialize;
 use serde_json::json as value;
 
@@ -92,17 +92,23 @@ impl Form {
     }
 }
 
-async fn receive(files: &Files, mut field: Field<'_>) -> Answer<Option<(String, Received)>> {
+async fn receive(files: &Files, field: Field<'_>) -> Answer<Option<(String, Received)>> {
     let Some(name) = field.file_name().map(str::to_owned) else { return Ok(None) };
     let config = &files.config;
-    let mut receiving = Receiving::start(config.folders.temp.clone(), config.max_upload_bytes).await?;
+    Ok(Some((name, receive_field(field, config.folders.temp.clone(), config.max_upload_bytes).await?)))
+}
+
+/// Receives the file of a form into a folder.
+pub(crate) async fn receive_field(mut field: Field<'_>, folder: PathBuf, max_bytes: u64) -> Answer<Received> {
+    let mut receiving = Receiving::start(folder, max_bytes).await?;
     while let Some(bytes) = field.chunk().await? {
         receiving.add(&bytes).await?;
     }
-    Ok(Some((name, receiving.finish().await?)))
+    receiving.finish().await
 }
 
-async fn text(mut field: Field<'_>) -> Answer<String> {
+/// Reads a short text of a form.
+pub(crate) async fn text(mut field: Field<'_>) -> Answer<String> {
     let mut bytes = Vec::new();
     while let Some(piece) = field.chunk().await? {
         if bytes.len() + piece.len() > MAX_TEXT_BYTES {
@@ -163,7 +169,7 @@ async fn save(files: Arc<Files>, target: Target, received: Received) -> Answer {
 }
 
 /// The number under which an upload is found: 0 for the name itself. A file that has just its bytes is it already.
-fn keep_numbered(mut received: Received, path: &Path) -> Answer<u32> {
+pub(super) fn keep_numbered(mut received: Received, path: &Path) -> Answer<u32> {
     for number in 0..u32::MAX {
         let candidate = numbered(path, number);
         match received.keep(&candidate)? {
@@ -176,7 +182,7 @@ fn keep_numbered(mut received: Received, path: &Path) -> Answer<u32> {
 }
 
 /// `stem (1).ext` for number 1; the name itself for 0.
-fn numbered(path: &Path, number: u32) -> PathBuf {
+pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return path.to_owned();
     }

@@ -9,9 +9,9 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::get;
-use nodes::folders::Place;
 use nodes::picture::{self, PreviewFormat};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use runtime::folders::Place;
 
 use super::content_type::{self, Showing};
 use super::names::relative;
@@ -53,6 +53,11 @@ async fn view(State(files): State<Shared>, Query(asked): Query<Asked>, headers: 
         },
         shape => reshaped(&files, &path, shape, &headers).await,
     }
+}
+
+/// Sends a file as it is stored, as a browser may have it.
+pub(crate) async fn send(path: &Path, headers: &HeaderMap) -> Answer {
+    show(path, headers, Disposition::of(path, headers)).await
 }
 
 impl Files {

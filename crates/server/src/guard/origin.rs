@@ -103,7 +103,7 @@ mod tests {
         assert!(!foreign("LOCALHOST:8188", "http://localhost:8188"));
         assert!(!foreign("[::1]:8188", "http://[::1]:8188"));
         assert!(foreign("[::1]:8188", "http://[::2]:8188"));
-        assert!(!foreign("studio.lan:8188", "http://evil.example"), "only this machine is guarded");
+        assert!(!foreign("runtime.lan:8188", "http://evil.example"), "only this machine is guarded");
         assert!(foreign("127.0.0.1:8188", "http://user@127.0.0.1:8188"));
     }
 

@@ -11,7 +11,14 @@ use super::header;
 const COOKIE_NAME: &str = "gantry_token";
 
 /// What requests must show.
-pub(super) struct Token(String);
+pub(super) struct Token {
+    text: String,
+    /// What browsers show in its place: made from it, so that no answer holds the token itself.
+    cookie: String,
+}
+
+/// What the cookie is made for, so that it fits nothing else.
+const COOKIE_PURPOSE: &str = "gantry 2026-11 the cookie that stands for the token";
 
 /// Whether a request showed it.
 pub(super) enum Shown {
@@ -25,7 +32,8 @@ pub(super) enum Shown {
 
 impl Token {
     pub(super) fn new(text: &str) -> Token {
-        Token(text.to_owned())
+        let cookie = blake3::Hash::from(blake3::derive_key(COOKIE_PURPOSE, text.as_bytes())).to_hex();
+        Token { text: text.to_owned(), cookie: cookie.to_string() }
     }
 
     pub(super) fn check(&self, request: &Request) -> Shown {
@@ -37,7 +45,7 @@ impl Token {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
         let mut pairs =
             cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        let is_in_cookie = pairs.any(|(name, token)| name == COOKIE_NAME && self.is(token));
+        let is_in_cookie = pairs.any(|(name, token)| name == COOKIE_NAME && is_same(&self.cookie, token));
         if is_in_cookie || bearer.is_some_and(|token| self.is(token)) {
             return Shown::Yes;
         }
@@ -56,7 +64,7 @@ impl Token {
         }
     }
 
-    /// Sends a browser on, with the token in a cookie.
+    /// Sends a browser on, with a cookie that stands for the token.
     fn cookie(&self, uri: &Uri) -> Option<Response> {
         let rest: Vec<String> = query_pairs(uri)
             .filter(|(name, _)| *name != "token")
@@ -65,7 +73,7 @@ impl Token {
         // Two slashes at the start would lead to another host.
         let path = format!("/{}", uri.path().trim_start_matches('/'));
         let to = if rest.is_empty() { path } else { format!("{path}?{}", rest.join("&")) };
-        let cookie = format!("{COOKIE_NAME}={}; Path=/; HttpOnly; SameSite=Strict", self.0);
+        let cookie = format!("{COOKIE_NAME}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie);
         let mut response = StatusCode::SEE_OTHER.into_response();
         let headers = response.headers_mut();
         headers.insert(LOCATION, HeaderValue::from_str(&to).ok()?);
@@ -74,11 +82,15 @@ impl Token {
         Some(response)
     }
 
-    /// Compares without telling by its time how much was right.
     fn is(&self, other: &str) -> bool {
-        let differences = self.0.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
-        self.0.len() == other.len() && differences == 0
+        is_same(&self.text, other)
     }
+}
+
+/// Compares without telling by its time how much was right.
+fn is_same(secret: &str, other: &str) -> bool {
+    let differences = secret.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+    secret.len() == other.len() && differences == 0
 }
 
 /// 401, with what to do.
@@ -113,12 +125,13 @@ mod tests {
     fn a_token_is_shown_in_a_header_a_cookie_or_the_address() {
         assert!(matches!(check("/", &[("authorization", "Bearer s3cret")]), Shown::Yes));
         assert!(matches!(check("/", &[("authorization", "bearer s3cret")]), Shown::Yes));
-        assert!(matches!(check("/", &[("cookie", "a=b; gantry_token=s3cret")]), Shown::Yes));
+        let cookie = format!("a=b; gantry_token={}", Token::new("s3cret").cookie);
+        assert!(matches!(check("/", &[("cookie", &cookie)]), Shown::Yes));
         assert!(matches!(check("/ws?clientId=a&token=s3cret", &[]), Shown::Yes));
         for (uri, name, value) in [
             ("/", "authorization", "Bearer s3cre"),
             ("/", "authorization", "Basic s3cret"),
-            ("/", "cookie", "gantry_token=s3cret2"),
+            ("/", "cookie", "gantry_token=s3cret"),
             ("/?token=", "accept", "*/*"),
             ("/?tokens=s3cret", "accept", "*/*"),
         ] {
@@ -133,6 +146,10 @@ mod tests {
             panic!("a page is sent on");
         };
         assert_eq!(response.headers()[LOCATION], "/evil/x?a=1&b");
-        assert_eq!(response.headers()[SET_COOKIE], "gantry_token=s3cret; Path=/; HttpOnly; SameSite=Strict");
+        let cookie = response.headers()[SET_COOKIE].to_str().unwrap();
+        assert!(
+            cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict") && !cookie.contains("s3cret"),
+            "{cookie}"
+        );
     }
 }

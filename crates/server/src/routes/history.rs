@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use graph::Literal;
 
 use super::ask;
 use crate::app::App;
 use crate::wire::job::History;
+use crate::wire::rejection::{Answer, Rejection};
 use crate::wire::{body, reply};
 
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
-) -> Result<Response, Response> {
-    let bad = |text: String| reply::error(StatusCode::BAD_REQUEST, &text);
-    let max = whole(&query, "max_items").map_err(bad)?.map(|max| usize::try_from(max).unwrap_or(0));
+) -> Answer {
+    let max =
+        whole(&query, "max_items").map_err(Rejection::Invalid)?.map(|max| usize::try_from(max).unwrap_or(0));
     // A negative offset is ComfyUI's way of saying none.
-    let offset = whole(&query, "offset").map_err(bad)?.and_then(|offset| usize::try_from(offset).ok());
+    let offset =
+        whole(&query, "offset").map_err(Rejection::Invalid)?.and_then(|offset| usize::try_from(offset).ok());
     ask(&app, move |engine| match engine.history(max, offset) {
         Ok(entries) => reply::json(&History(&entries)),
         Err(error) => reply::failed(&error),
@@ -29,7 +29,7 @@ pub(super) async fn list(
     .await
 }
 
-pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Response> {
+pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
     ask(&app, move |engine| match engine.history_entry(&id) {
         Ok(entry) => reply::json(&History(entry.as_slice())),
         Err(error) => reply::failed(&error),
@@ -37,9 +37,9 @@ pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
     .await
 }
 
-pub(super) async fn change(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
-    let map = body::object(&body).map_err(IntoResponse::into_response)?;
-    let ids = body::ids(&map, "delete").map_err(IntoResponse::into_response)?;
+pub(super) async fn change(State(app): State<Arc<App>>, body: Bytes) -> Answer {
+    let map = body::object(&body)?;
+    let ids = body::ids(&map, "delete")?;
     let is_clear = map.get("clear").is_some_and(Literal::is_truthy);
     ask(&app, move |engine| {
         let cleared = if is_clear { engine.forget(None) } else { Ok(()) };

@@ -1,24 +1,24 @@
 //! `/api/jobs`: jobs of every state, as a list to page through.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use engine::{JobFilter, JobStatus, SortBy};
+use engine::{JobFilter, JobRecord, JobStatus, SortBy};
 use serde_json::json;
 
 use super::ask;
 use crate::app::App;
+use crate::wire::rejection::{Answer, Rejection};
 use crate::wire::{body, job, reply};
 
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
-) -> Result<Response, Response> {
-    let filter = filter(&query).map_err(|text| reply::error(StatusCode::BAD_REQUEST, &text))?;
+) -> Answer {
+    let filter = filter(&query).map_err(Rejection::Invalid)?;
     ask(&app, move |engine| match engine.jobs(&filter) {
         Ok(page) => reply::json(&job::page(&page, filter.offset, filter.limit)),
         Err(error) => reply::failed(&error),
@@ -26,7 +26,7 @@ pub(super) async fn list(
     .await
 }
 
-pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Response> {
+pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
     ask(&app, move |engine| match engine.job(&id) {
         Ok(Some(record)) => reply::json(&job::detailed(&record)),
         Ok(None) => reply::error(StatusCode::NOT_FOUND, &format!("there is no job {id}")),
@@ -35,24 +35,20 @@ pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
     .await
 }
 
-pub(super) async fn cancel(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Response, Response> {
+pub(super) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
     cancel_jobs(&app, vec![id]).await
 }
 
-pub(super) async fn cancel_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
-    let map = body::object(&body).map_err(IntoResponse::into_response)?;
-    let ids = body::ids(&map, "job_ids").map_err(IntoResponse::into_response)?;
-    let ids =
-        ids.ok_or_else(|| reply::error(StatusCode::BAD_REQUEST, "\"job_ids\" must be a list of ids"))?;
+pub(super) async fn cancel_all(State(app): State<Arc<App>>, body: Bytes) -> Answer {
+    let map = body::object(&body)?;
+    let ids = body::ids(&map, "job_ids")?;
+    let ids = ids.ok_or_else(|| Rejection::Invalid("\"job_ids\" must be a list of ids".to_owned()))?;
     cancel_jobs(&app, ids).await
 }
 
-async fn cancel_jobs(app: &Arc<App>, ids: Vec<String>) -> Result<Response, Response> {
+async fn cancel_jobs(app: &Arc<App>, ids: Vec<String>) -> Answer {
     if let Some(id) = ids.iter().find(|id| !is_uuid(id)) {
-        return Err(reply::error(StatusCode::BAD_REQUEST, &format!("{id:?} is no job id")));
+        return Err(Rejection::Invalid(format!("{id:?} is no job id")));
     }
     ask(app, move |engine| {
         // All of them are cancelled, whether or not one was.
@@ -60,6 +56,29 @@ async fn cancel_jobs(app: &Arc<App>, ids: Vec<String>) -> Result<Response, Respo
         reply::json(&json!({ "cancelled": cancelled > 0 }))
     })
     .await
+}
+
+/// Jobs that were cancelled before they ran. They leave no history; the latest of them are remembered for clients that go
+/// on asking.
+#[derive(Default)]
+pub(crate) struct Withdrawn(Mutex<VecDeque<JobRecord>>);
+
+/// So many are remembered.
+const WITHDRAWN: usize = 1000;
+
+impl Withdrawn {
+    pub(super) fn keep(&self, record: JobRecord) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(record);
+        if kept.len() > WITHDRAWN {
+            kept.pop_front();
+        }
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<JobRecord> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().find(|record| record.job.prompt_id == id).cloned()
+    }
 }
 
 /// Five groups of hexadecimal digits.

@@ -10,9 +10,10 @@ use axum::response::{IntoResponse, Response};
 
 use super::ask;
 use crate::app::App;
+use crate::wire::rejection::Answer;
 use crate::wire::{object_info, reply};
 
-pub(super) async fn all(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Response> {
+pub(super) async fn all(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer {
     let known = headers.get(IF_NONE_MATCH).cloned();
     ask(&app, move |engine| {
         let text = object_info::all(engine.catalogue()).to_string();
@@ -21,10 +22,7 @@ pub(super) async fn all(State(app): State<Arc<App>>, headers: HeaderMap) -> Resu
     .await
 }
 
-pub(super) async fn one(
-    State(app): State<Arc<App>>,
-    Path(class): Path<String>,
-) -> Result<Response, Response> {
+pub(super) async fn one(State(app): State<Arc<App>>, Path(class): Path<String>) -> Answer {
     ask(&app, move |engine| reply::json(&object_info::one(engine.catalogue(), &class))).await
 }
 

@@ -108,6 +108,24 @@ const ROUTES: &[Described] = &[
     },
     Described {
         method: "get",
+        path: "/gantry/preview",
+        summary: "The latest picture of what is being made, as a JPEG; 204 if there is none",
+        asks: &[],
+        takes: None,
+        gives: ("200", None),
+        fails: &[],
+    },
+    Described {
+        method: "post",
+        path: "/gantry/loaders",
+        summary: "Tell every open front end to give an allocation to its loaders of a file",
+        asks: &[],
+        takes: Some("LoaderPlan"),
+        gives: ("200", Some("Told")),
+        fails: &["400"],
+    },
+    Described {
+        method: "get",
         path: "/gantry/openapi.json",
         summary: "This document",
         asks: &[],
@@ -181,19 +199,21 @@ fn schemas() -> Value {
 fn memory_schemas() -> Value {
     let (text, whole, flag) =
         (json!({ "type": "string" }), json!({ "type": "integer" }), json!({ "type": "boolean" }));
+    let maybe_whole = json!({ "type": ["integer", "null"] });
     let by_device = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
     json!({
         "Error": object(&[("error", text.clone())]),
         "Now": object(&[
             ("devices", list("Device")), ("models", list("Model")), ("snapshots", list("Snapshot")),
-            ("stats", json!({ "$ref": "#/components/schemas/Stats" })),
+            ("stats", json!({ "$ref": "#/components/schemas/Stats" })), ("queue", list("WaitingJob")),
+            ("errors", list("FailedJob")), ("preview", json!({ "type": ["integer", "null"] })),
         ]),
         "Devices": object(&[("devices", list("Device"))]),
         "Device": object(&[
             ("id", text.clone()), ("name", text.clone()), ("detail", text.clone()), ("simulated", flag.clone()),
             ("total_bytes", whole.clone()), ("free_bytes", whole.clone()), ("cached_bytes", whole.clone()),
             ("budget_bytes", whole.clone()), ("used_bytes", whole.clone()), ("reserved_bytes", whole.clone()),
-            ("peak_bytes", whole.clone()), ("activations", json!({ "type": "array", "items": text })),
+            ("peak_bytes", whole.clone()), ("busy_percent", maybe_whole.clone()), ("celsius", maybe_whole), ("activations", json!({ "type": "array", "items": text })),
         ]),
         "Retention": { "type": "string", "enum": ["keep", "eject", "default"] },
         "RetentionChange": object(&[("retention", json!({ "$ref": "#/components/schemas/Retention" }))]),
@@ -262,6 +282,8 @@ fn planning_schemas() -> Value {
     let file = object(&[("name", text.clone()), ("bytes", json!({ "type": ["integer", "null"] }))]);
     json!({
         "PlanQuestion": question,
+        "LoaderPlan": object(&[("file", text.clone()), ("alloc", text.clone()), ("compute", text.clone())]),
+        "Told": object(&[("clients", json!({ "type": "integer" }))]),
         "Plan": { "type": "object", "required": ["compute", "blocks", "devices", "prediction"] },
         "PlanFault": object(&[
             ("error", text.clone()), ("place", place), ("nearest", maybe_text),
@@ -302,8 +324,11 @@ fn work_schemas() -> Value {
         ("measured_seconds_per_step", number.clone()),
     ];
     let models = list("ModelRun");
-    let job = [("prompt_id", text), ("seconds", number), ("models", models)];
+    let job = [("prompt_id", text.clone()), ("seconds", number.clone()), ("models", models)];
     let ended = [("streamed_blocks", whole.clone()), ("nodes", json!({ "type": "array", "items": node }))];
+    let waiting = [("prompt_id", text.clone()), ("nodes", whole.clone()), ("since_ms", number.clone())];
+    let words = ["prompt_id", "node", "class", "message"].map(|name| (name, text.clone()));
+    let failed = [&words[..], &[("at_ms", whole.clone())]].concat();
     let nodes = json!({ "type": "array", "items": running_node });
     let open = [("nodes", nodes), ("nodes_done", whole.clone())];
     let mut running = object(&[&job[..], &streamed, &open].concat());
@@ -314,6 +339,8 @@ fn work_schemas() -> Value {
             ("jobs", list("JobStats")), ("clients", whole.clone()), ("kept_models_missing", whole),
         ]),
         "RunningJob": running,
+        "WaitingJob": object(&waiting),
+        "FailedJob": object(&failed),
         "JobStats": object(&[&job[..], &streamed, &ended].concat()),
         "ModelRun": object(&[&model[..], &streamed].concat()),
     })

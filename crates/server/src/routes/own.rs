@@ -7,22 +7,25 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::handler::Handler;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
-use engine::Engine;
+use engine::{DeviceReport, Engine, PlanRefusal, WorkerFault, WorkerReport};
 use graph::Literal;
-use residency::{ModelId, Residency, Retention};
+use residency::{ModelId, Retention};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{ask, openapi};
 use crate::app::App;
-use crate::hub::Hub;
-use crate::plan::PlanQuestion;
+use crate::hub::{Audience, Hub};
+use crate::live::FailedJob;
+use crate::plan::{PlanFault, PlanQuestion};
 use crate::shapes::{DeviceShape, FolderShape, ModelShape, PlanShape, SnapshotShape};
 use crate::stats::{JOBS, JobStats, RunningJob, Totals};
 use crate::wire::query::Asked;
+use crate::wire::rejection::{Answer, Rejection};
 use crate::wire::{body, reply};
 
 /// The kinds of model folders whose files can be planned.
@@ -71,23 +74,29 @@ pub(super) fn routes() -> Routes {
         .add(MethodFilter::GET, "/gantry/snapshots", snapshots)
         .add(MethodFilter::POST, "/gantry/plan", plan)
         .add(MethodFilter::GET, "/gantry/stats", stats)
+        .add(MethodFilter::GET, "/gantry/preview", preview)
+        .add(MethodFilter::POST, "/gantry/loaders", set_loaders)
         .add(MethodFilter::GET, "/gantry/openapi.json", openapi::show)
 }
 
 /// Everything that changes, in one answer: asking for it once a second is to cost next to nothing.
-async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
+async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answer {
     let (after, jobs) = (asked.whole("after")?, asked.whole("jobs")?);
-    let hub = Arc::clone(&app.hub);
+    let here = Arc::clone(&app);
     ask(&app, move |engine| {
-        let devices = match device_shapes(engine) {
+        let report = engine.worker().report();
+        let devices = match device_shapes(&here, &report) {
             Ok(devices) => devices,
             Err(error) => return reply::failed(&error),
         };
         reply::json(&NowShape {
             devices,
-            models: model_shapes(engine),
-            stats: StatsShape::of(engine, &hub, jobs),
+            models: model_shapes(&report),
+            stats: StatsShape::of(engine, &report, &here.hub, jobs),
             snapshots: snapshot_shapes(engine, after),
+            queue: queue_shapes(engine),
+            errors: here.live.failures(),
+            preview: here.live.preview().map(|(number, ..)| number),
         })
     })
     .await
@@ -100,71 +109,125 @@ struct NowShape {
     models: Vec<ModelShape>,
     stats: StatsShape,
     snapshots: Vec<SnapshotShape>,
+    /// What waits, the next one first; at most so many as people look at.
+    queue: Vec<WaitingJob>,
+    /// The latest jobs that failed, the last one first.
+    errors: Vec<FailedJob>,
+    /// The number of the latest picture of what is being made; `/gantry/preview` has it.
+    preview: Option<u64>,
 }
 
-async fn devices(State(app): State<Arc<App>>) -> Result<Response, Response> {
-    ask(&app, |engine| match device_shapes(engine) {
+/// Jobs that wait and are shown.
+const SHOWN_WAITING: usize = 20;
+
+/// A job that waits.
+#[derive(Serialize)]
+struct WaitingJob {
+    prompt_id: String,
+    nodes: usize,
+    /// Milliseconds since 1970.
+    since_ms: f64,
+}
+
+fn queue_shapes(engine: &Engine) -> Vec<WaitingJob> {
+    let waiting = engine.queue().pending;
+    let shown = waiting.iter().take(SHOWN_WAITING).map(|job| WaitingJob {
+        prompt_id: job.prompt_id.clone(),
+        nodes: job.prompt.nodes.len(),
+        since_ms: job.extra_data.get("create_time").and_then(Literal::as_float).unwrap_or(0.0),
+    });
+    shown.collect()
+}
+
+async fn devices(State(app): State<Arc<App>>) -> Answer {
+    let here = Arc::clone(&app);
+    ask(&app, move |engine| match device_shapes(&here, &engine.worker().report()) {
         Ok(devices) => reply::json(&json!({ "devices": devices })),
         Err(error) => reply::failed(&error),
     })
     .await
 }
 
-fn device_shapes(engine: &Engine) -> device::Result<Vec<DeviceShape>> {
-    engine.studio().devices.iter().map(DeviceShape::of).collect()
+fn device_shapes(app: &App, report: &WorkerReport) -> Result<Vec<DeviceShape>, String> {
+    let shape = |device: &DeviceReport| {
+        let reading = app.config.sensors.as_ref().and_then(|read| read(device.id)).unwrap_or_default();
+        Ok(DeviceShape {
+            busy_percent: reading.busy_percent,
+            celsius: reading.celsius,
+            ..DeviceShape::of(device)?
+        })
+    };
+    report.devices.iter().map(shape).collect()
 }
 
-async fn models(State(app): State<Arc<App>>) -> Result<Response, Response> {
-    ask(&app, |engine| reply::json(&json!({ "models": model_shapes(engine) }))).await
+/// The latest picture of what is being made.
+async fn preview(State(app): State<Arc<App>>) -> Answer {
+    let picture = app.live.preview().map(|(_, _, picture)| picture);
+    ask(&app, move |_| {
+        let bytes = picture.map(|picture| nodes::picture::preview_jpeg(&picture, PREVIEW.0, PREVIEW.1));
+        match bytes {
+            None => StatusCode::NO_CONTENT.into_response(),
+            Some(Ok(bytes)) => {
+                ([(CONTENT_TYPE, "image/jpeg"), (CACHE_CONTROL, "no-store")], bytes).into_response()
+            }
+            Some(Err(error)) => reply::failed(&error),
+        }
+    })
+    .await
 }
 
-fn model_shapes(engine: &Engine) -> Vec<ModelShape> {
-    engine.studio().residency.models().iter().map(ModelShape::of).collect()
+/// Pixels along the longer side of a preview, and its quality.
+const PREVIEW: (usize, u8) = (512, 85);
+
+/// Tells every open front end to give an allocation to its loaders of a file.
+async fn set_loaders(State(app): State<Arc<App>>, body: Bytes) -> Answer {
+    let map = body::object(&body)?;
+    let text = |key: &str| map.get(key).and_then(Literal::as_text);
+    let file = text("file").filter(|file| !file.is_empty());
+    let file = file.ok_or_else(|| Rejection::Invalid("\"file\" must name a model file".to_owned()))?;
+    let told =
+        json!({ "file": file, "alloc": text("alloc").unwrap_or_default(), "compute": text("compute") });
+    app.hub.send(Audience::Everyone, "gantry_plan", &told);
+    Ok(reply::json(&json!({ "clients": app.hub.roster().len() })))
 }
 
-async fn change_model(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    body: Bytes,
-) -> Result<Response, Response> {
-    let id = model_id(&id).ok_or_else(|| no_model(&id))?;
-    let map = body::object(&body).map_err(IntoResponse::into_response)?;
+async fn models(State(app): State<Arc<App>>) -> Answer {
+    ask(&app, |engine| reply::json(&json!({ "models": model_shapes(&engine.worker().report()) }))).await
+}
+
+fn model_shapes(report: &WorkerReport) -> Vec<ModelShape> {
+    report.models.iter().map(ModelShape::of).collect()
+}
+
+async fn change_model(State(app): State<Arc<App>>, Path(id): Path<String>, body: Bytes) -> Answer {
+    let id = model_id(&id).ok_or_else(|| Rejection::NoModel(id.clone()))?;
+    let map = body::object(&body)?;
     let wanted = map.get("retention").and_then(Literal::as_text);
     let known = [Retention::Keep, Retention::Eject, Retention::Default];
     let retention = known.into_iter().find(|retention| Some(retention.name()) == wanted);
     let retention = retention.ok_or_else(|| {
-        reply::error(StatusCode::BAD_REQUEST, "\"retention\" must be \"keep\", \"eject\" or \"default\"")
+        Rejection::Invalid("\"retention\" must be \"keep\", \"eject\" or \"default\"".to_owned())
     })?;
-    ask(&app, move |engine| {
-        let residency = &engine.studio().residency;
-        match residency.set_retention(id, retention) {
-            Ok(()) => show_model(residency, id),
-            Err(error) => reply::error(StatusCode::NOT_FOUND, &error.to_string()),
-        }
+    ask(&app, move |engine| match engine.worker().set_retention(id, retention) {
+        Ok(model) => reply::json(&ModelShape::of(&model)),
+        Err(fault) => refused(&fault),
     })
     .await
 }
 
-async fn unload_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Response> {
-    let id = model_id(&id).ok_or_else(|| no_model(&id))?;
-    ask(&app, move |engine| {
-        let studio = engine.studio();
-        if let Err(error) = studio.residency.unload(id) {
-            return reply::error(StatusCode::NOT_FOUND, &error.to_string());
-        }
-        // What the model had is of use to others only when it is really given back.
-        match studio.devices.trim() {
-            Ok(()) => StatusCode::NO_CONTENT.into_response(),
-            Err(error) => reply::failed(&error),
-        }
+async fn unload_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
+    let id = model_id(&id).ok_or_else(|| Rejection::NoModel(id.clone()))?;
+    ask(&app, move |engine| match engine.worker().unload(id) {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(fault) => refused(&fault),
     })
     .await
 }
 
-fn show_model(residency: &Residency, id: ModelId) -> Response {
-    match residency.models().iter().find(|model| model.id == id) {
-        Some(model) => reply::json(&ModelShape::of(model)),
-        None => no_model(&id.to_string()),
+fn refused(fault: &WorkerFault) -> Response {
+    match fault {
+        WorkerFault::NoModel { .. } => reply::error(StatusCode::NOT_FOUND, &fault.to_string()),
+        WorkerFault::Device(_) => reply::failed(fault),
     }
 }
 
@@ -172,63 +235,54 @@ fn model_id(text: &str) -> Option<ModelId> {
     text.parse().ok().map(ModelId)
 }
 
-fn no_model(id: &str) -> Response {
-    reply::error(StatusCode::NOT_FOUND, &format!("model {id} is not loaded"))
-}
-
 /// The model files that can be planned, and where such files belong.
-async fn model_files(State(app): State<Arc<App>>) -> Result<Response, Response> {
+async fn model_files(State(app): State<Arc<App>>) -> Answer {
     ask(&app, |engine| {
-        let folders = &engine.studio().folders;
-        let shown: Vec<FolderShape> = PLANNED.iter().map(|key| FolderShape::of(folders, key)).collect();
+        let shown: Vec<FolderShape> =
+            engine.worker().model_files(&PLANNED).iter().map(FolderShape::of).collect();
         reply::json(&json!({ "folders": shown }))
     })
     .await
 }
 
-async fn snapshots(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
+async fn snapshots(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answer {
     let after = asked.whole("after")?;
     ask(&app, move |engine| reply::json(&json!({ "snapshots": snapshot_shapes(engine, after) }))).await
 }
 
 /// The snapshots with higher numbers.
 fn snapshot_shapes(engine: &Engine, after: Option<u64>) -> Vec<SnapshotShape> {
-    let latest = engine.studio().residency.snapshots().latest();
-    let wanted = latest.iter().filter(|snapshot| after.is_none_or(|after| snapshot.number > after));
-    wanted.map(SnapshotShape::of).collect()
+    engine.worker().snapshots(after).iter().map(SnapshotShape::of).collect()
 }
 
-async fn plan(
-    State(app): State<Arc<App>>,
-    Query(asked): Query<Asked>,
-    body: Bytes,
-) -> Result<Response, Response> {
+async fn plan(State(app): State<Arc<App>>, Query(asked): Query<Asked>, body: Bytes) -> Answer {
     // Pages that ask while someone types want 200 for an answer that is no plan.
     let fault_status = match asked.whole("faults")? {
         Some(200) => StatusCode::OK,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    let question: PlanQuestion = serde_json::from_slice(&body).map_err(|error| {
-        reply::error(StatusCode::BAD_REQUEST, &format!("the question cannot be read: {error}"))
-    })?;
+    let question: PlanQuestion = serde_json::from_slice(&body)
+        .map_err(|error| Rejection::Invalid(format!("the question cannot be read: {error}")))?;
     ask(&app, move |engine| {
-        let studio = engine.studio();
-        let Some(file) = question.find(&studio.folders) else {
-            let text = format!("no model folder has a file {:?}", question.file);
-            return reply::error(StatusCode::NOT_FOUND, &text);
-        };
-        match question.answer(studio, &file) {
+        let worker = engine.worker();
+        match worker.plan(&question.into()) {
             Ok(plan) => reply::json(&PlanShape::of(&plan)),
-            Err(fault) => reply::json_with(fault_status, &fault.shape(&studio.devices)),
+            Err(refusal @ PlanRefusal::NoFile(_)) => {
+                reply::error(StatusCode::NOT_FOUND, &refusal.to_string())
+            }
+            Err(refusal) => {
+                let shape = PlanFault::from(refusal).shape(&worker.report().devices);
+                reply::json_with(fault_status, &shape)
+            }
         }
     })
     .await
 }
 
-async fn stats(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Result<Response, Response> {
+async fn stats(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answer {
     let jobs = asked.whole("jobs")?;
     let hub = Arc::clone(&app.hub);
-    ask(&app, move |engine| reply::json(&StatsShape::of(engine, &hub, jobs))).await
+    ask(&app, move |engine| reply::json(&StatsShape::of(engine, &engine.worker().report(), &hub, jobs))).await
 }
 
 /// What jobs do and did.
@@ -242,16 +296,15 @@ struct StatsShape {
 }
 
 impl StatsShape {
-    fn of(engine: &Engine, hub: &Hub, jobs: Option<u64>) -> StatsShape {
+    fn of(engine: &Engine, report: &WorkerReport, hub: &Hub, jobs: Option<u64>) -> StatsShape {
         let jobs = jobs.map_or(JOBS, |jobs| usize::try_from(jobs).unwrap_or(usize::MAX));
-        let studio = engine.studio();
-        let running = hub.stats().running(Instant::now(), &Totals::of(studio));
+        let running = hub.stats().running(Instant::now(), &Totals::of(report.activity()));
         StatsShape {
             waiting: engine.remaining().saturating_sub(usize::from(running.is_some())),
             running,
             jobs: hub.stats().latest(jobs),
             clients: hub.roster().len(),
-            kept_models_missing: studio.residency.missing_kept(),
+            kept_models_missing: report.kept_models_missing,
         }
     }
 }

@@ -13,14 +13,16 @@ use serde_json::json;
 
 use super::ask;
 use crate::app::App;
+use crate::replacements;
+use crate::wire::rejection::Answer;
 use crate::wire::{body, number, problem, reply};
 
-pub(super) async fn remaining(State(app): State<Arc<App>>) -> Result<Response, Response> {
+pub(super) async fn remaining(State(app): State<Arc<App>>) -> Answer {
     let remaining = ask(&app, Engine::remaining).await?;
     Ok(reply::json(&json!({ "exec_info": { "queue_remaining": remaining } })))
 }
 
-pub(super) async fn submit(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
+pub(super) async fn submit(State(app): State<Arc<App>>, body: Bytes) -> Answer {
     ask(&app, move |engine| {
         let start = Instant::now();
         let mut response = answer(engine, body);
@@ -40,6 +42,10 @@ fn answer(engine: &Engine, body: Bytes) -> Response {
         Err(refusal) => return *refusal,
     };
     drop(body);
+    let mut submission = submission;
+    if let Some(prompt) = &mut submission.prompt {
+        replacements::apply(prompt, engine.catalogue());
+    }
     match engine.submit(submission) {
         Ok(accepted) => reply::json(&json!({
             "prompt_id": accepted.prompt_id,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use engine::Job;
 use graph::Literal;
 use residency::FreeRequest;
@@ -12,9 +11,10 @@ use serde_json::json;
 
 use super::ask;
 use crate::app::App;
+use crate::wire::rejection::Answer;
 use crate::wire::{body, job, reply};
 
-pub(super) async fn show(State(app): State<Arc<App>>) -> Result<Response, Response> {
+pub(super) async fn show(State(app): State<Arc<App>>) -> Answer {
     ask(&app, |engine| {
         let queue = engine.queue();
         let items = |jobs: &[Arc<Job>]| jobs.iter().map(|job| job::item(job)).collect::<Vec<_>>();
@@ -25,9 +25,9 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Result<Response, Respon
     .await
 }
 
-pub(super) async fn change(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
-    let map = body::object(&body).map_err(IntoResponse::into_response)?;
-    let ids = body::ids(&map, "delete").map_err(IntoResponse::into_response)?;
+pub(super) async fn change(State(app): State<Arc<App>>, body: Bytes) -> Answer {
+    let map = body::object(&body)?;
+    let ids = body::ids(&map, "delete")?;
     let is_clear = map.get("clear").is_some_and(Literal::is_truthy);
     ask(&app, move |engine| {
         if is_clear {
@@ -41,10 +41,10 @@ pub(super) async fn change(State(app): State<Arc<App>>, body: Bytes) -> Result<R
     .await
 }
 
-pub(super) async fn interrupt(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
-    let map = body::object_or_nothing(&body).map_err(IntoResponse::into_response)?;
+pub(super) async fn interrupt(State(app): State<Arc<App>>, body: Bytes) -> Answer {
+    let map = body::object_or_nothing(&body)?;
     let id = map.get("prompt_id").filter(|id| id.is_truthy());
-    let id = id.map(body::as_id).transpose().map_err(IntoResponse::into_response)?;
+    let id = id.map(body::as_id).transpose()?;
     ask(&app, move |engine| {
         engine.interrupt(id.as_deref());
         reply::done()
@@ -52,8 +52,8 @@ pub(super) async fn interrupt(State(app): State<Arc<App>>, body: Bytes) -> Resul
     .await
 }
 
-pub(super) async fn free(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Response> {
-    let map = body::object(&body).map_err(IntoResponse::into_response)?;
+pub(super) async fn free(State(app): State<Arc<App>>, body: Bytes) -> Answer {
+    let map = body::object(&body)?;
     let is_set = |key: &str| map.get(key).is_some_and(Literal::is_truthy);
     let request = FreeRequest {
         unload_models: is_set("unload_models"),

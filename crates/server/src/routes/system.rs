@@ -4,28 +4,27 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use device::{Device, MemoryInfo};
+use device::MemoryInfo;
+use engine::DeviceReport;
 use meta::{DeviceId, DeviceKind};
 use serde_json::{Value, json};
 
 use super::ask;
 use crate::app::App;
 use crate::config::ServerConfig;
+use crate::speaks::COMFYUI_VERSION;
+use crate::wire::rejection::Answer;
 use crate::wire::reply;
 
-/// The version of ComfyUI whose protocol this is.
-const COMFYUI_VERSION: &str = "0.7.0";
-
-pub(super) async fn stats(State(app): State<Arc<App>>) -> Result<Response, Response> {
+pub(super) async fn stats(State(app): State<Arc<App>>) -> Answer {
     let config = Arc::clone(&app.config);
     ask(&app, move |engine| {
-        let studio = engine.studio();
-        let devices: Vec<&Device> = studio.devices.iter().collect();
-        let host = devices.iter().find(|device| device.id() == DeviceId::CPU);
-        let host = host.and_then(|device| device.memory().ok()).unwrap_or_default();
+        let report = engine.worker().report();
+        let host = report.devices.iter().find(|device| device.id == DeviceId::CPU);
+        let host = host.and_then(|device| device.memory.clone().ok()).unwrap_or_default();
         reply::json(&json!({
             "system": system(&config, host),
-            "devices": in_order(&devices, studio.compute).map(shown).collect::<Vec<_>>(),
+            "devices": in_order(&report.devices, report.compute).map(shown).collect::<Vec<_>>(),
         }))
     })
     .await
@@ -44,28 +43,38 @@ fn system(config: &ServerConfig, host: MemoryInfo) -> Value {
         "python_version": format!("none (gantry {})", process.version),
         "pytorch_version": format!("none (gantry {})", process.version),
         "embedded_python": false,
-        "argv": process.argv,
+        "argv": argv(config),
+        "comfy_package_versions": [],
+        "deploy_environment": "local",
     })
 }
 
-/// The device that computes, then the other accelerators; the host only if it computes.
-fn in_order<'a>(devices: &'a [&Device], compute: DeviceId) -> impl Iterator<Item = &'a Device> {
-    let first = devices.iter().copied().filter(move |device| device.id() == compute);
-    let others = devices.iter().copied();
-    first.chain(others.filter(move |device| device.id() != compute && device.id().kind != DeviceKind::Cpu))
+/// The command line, less the token if somebody wrote it there.
+fn argv(config: &ServerConfig) -> Vec<String> {
+    let argv = config.process.argv.iter();
+    match &config.token {
+        Some(token) => argv.map(|word| word.replace(token.as_str(), "…")).collect(),
+        None => argv.cloned().collect(),
+    }
 }
 
-fn shown(device: &Device) -> Value {
-    let memory = device.memory().unwrap_or_default();
-    let report = device.ledger().report();
-    let id = device.id();
+/// The device that computes, then the other accelerators; the host only if it computes.
+fn in_order(devices: &[DeviceReport], compute: DeviceId) -> impl Iterator<Item = &DeviceReport> {
+    let first = devices.iter().filter(move |device| device.id == compute);
+    let others = devices.iter();
+    first.chain(others.filter(move |device| device.id != compute && device.id.kind != DeviceKind::Cpu))
+}
+
+fn shown(device: &DeviceReport) -> Value {
+    let memory = device.memory.clone().unwrap_or_default();
+    let id = device.id;
     json!({
-        "name": format!("{id} {}", device.description().name),
+        "name": format!("{id} {}", device.name),
         "type": id.kind.name(),
         "index": (id.kind != DeviceKind::Cpu).then_some(id.ordinal),
         "vram_total": memory.total,
         "vram_free": memory.free.saturating_add(memory.cached),
-        "torch_vram_total": report.used.saturating_add(memory.cached),
+        "torch_vram_total": device.ledger.used.saturating_add(memory.cached),
         "torch_vram_free": memory.cached,
     })
 }
@@ -74,11 +83,16 @@ pub(super) async fn features(State(app): State<Arc<App>>) -> Response {
     reply::json(&flags(&app.config))
 }
 
-/// What this server can do, as clients ask for it. `assets` and `supports_progress_text_metadata` must not be
-/// here: clients would then expect routes and frames that there are not.
+/// What this server can do, as clients ask for it. `assets` is not offered though the routes are there: the front end would
+/// show the list of files in the place of the jobs. `supports_progress_text_metadata` must not be here: clients would then
+/// expect frames that there are not.
 pub(super) fn flags(config: &ServerConfig) -> Value {
     json!({
         "supports_preview_metadata": true,
+        "supports_model_type_tags": false,
         "max_upload_size": config.max_upload_bytes,
+        "extension": { "manager": { "supports_v4": false } },
+        "node_replacements": true,
+        "assets": false,
     })
 }

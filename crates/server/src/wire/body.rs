@@ -1,10 +1,6 @@
 //! Request bodies. They are read as JSON whatever their `Content-Type` says: half of all clients send another one.
 
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use graph::{Literal, Map};
-
-use super::reply;
 
 /// Values in one body. A value of two bytes takes eighty in memory, so a body that is nothing but
 /// values could take gigabytes; the largest workflows have some hundred thousand.
@@ -22,12 +18,6 @@ pub(crate) enum BadBody {
     /// It is JSON, but something else is wanted.
     #[error("{0}")]
     Unexpected(String),
-}
-
-impl IntoResponse for BadBody {
-    fn into_response(self) -> Response {
-        reply::error(StatusCode::BAD_REQUEST, &self.to_string())
-    }
 }
 
 /// Reads a body.

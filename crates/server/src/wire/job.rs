@@ -187,7 +187,7 @@ impl OutputSummary {
 }
 
 /// The things that a node shows, each with the key it is under. `animated` is a flag and no thing.
-fn items(shown: &Map) -> impl Iterator<Item = (&str, &Map)> {
+pub(crate) fn items(shown: &Map) -> impl Iterator<Item = (&str, &Map)> {
     let lists = shown.iter().filter(|(media, _)| *media != "animated");
     lists.flat_map(|(media, list)| {
         let items = list.as_list().unwrap_or_default();

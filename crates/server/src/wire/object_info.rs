@@ -3,6 +3,8 @@
 use graph::{Autogrow, Catalogue, GrowingNames, Hidden, Input, Kind, Schema};
 use serde_json::{Map, Value, json};
 
+use super::tooltips;
+
 /// All classes, in order.
 pub(crate) fn all(catalogue: &Catalogue) -> Value {
     Value::Object(
@@ -33,6 +35,9 @@ fn class_info(name: &str, schema: &Schema) -> Value {
         "python_module": if schema.module.is_empty() { "nodes" } else { &schema.module },
         "category": schema.category,
         "output_node": schema.is_output,
+        "has_intermediate_output": false,
+        "search_aliases": schema.search_aliases,
+        "api_node": false,
     });
     if outputs.iter().any(|output| !output.tooltip.is_empty()) {
         info["output_tooltips"] =
@@ -47,9 +52,6 @@ fn class_info(name: &str, schema: &Schema) -> Value {
             info[key] = json!(true);
         }
     }
-    if !schema.search_aliases.is_empty() {
-        info["search_aliases"] = json!(schema.search_aliases);
-    }
     info
 }
 
@@ -62,7 +64,7 @@ fn output_name(output: &graph::Output) -> &str {
 fn inputs(schema: &Schema) -> (Value, Value) {
     let group = |is_optional: bool| -> Map<String, Value> {
         let group = schema.inputs.iter().filter(|input| input.is_optional == is_optional);
-        group.map(|input| (input.name.clone(), spec(input))).collect()
+        group.map(|input| (input.name.clone(), worded(&schema.class, input))).collect()
     };
     let hidden = schema.hidden.iter().map(|(name, hidden)| (name.clone(), json!(hidden_name(hidden))));
     let groups = [("required", group(false)), ("optional", group(true)), ("hidden", hidden.collect())];
@@ -74,6 +76,14 @@ fn inputs(schema: &Schema) -> (Value, Value) {
         }
     }
     (Value::Object(inputs), Value::Object(order))
+}
+
+/// An input of a class, with words on what it is.
+fn worded(class: &str, input: &Input) -> Value {
+    match tooltips::of(class, &input.name) {
+        Some(words) if !input.options.contains_key("tooltip") => spec(&input.clone().tooltip(words)),
+        _ => spec(input),
+    }
 }
 
 /// `[type, options]`; a choice has its list in the type's place, which is the form that all clients read.
@@ -151,21 +161,21 @@ mod tests {
     fn inputs_keep_their_order_and_seeds_stay_whole() {
         let schema = Schema::new("KSampler", "sampling")
             .input(Input::socket("model", "MODEL").tooltip("t"))
-            .input(Input::seed("seed"))
-            .input(Input::choice("sampler_name", ["euler", "heun"]))
-            .input(Input::float("cfg", 8.0, 0.0, 100.0, 0.1).optional())
+            .input(Input::seed("my_seed"))
+            .input(Input::choice("my_choice", ["euler", "heun"]))
+            .input(Input::float("my_number", 8.0, 0.0, 100.0, 0.1).optional())
             .hidden("unique_id", Hidden::UniqueId)
             .output("LATENT");
         let expected = concat!(
             r#"{"input":{"required":{"model":["MODEL",{"tooltip":"t"}],"#,
-            r#""seed":["INT",{"default":0,"min":0,"max":18446744073709551615,"control_after_generate":true}],"#,
-            r#""sampler_name":[["euler","heun"]]},"#,
-            r#""optional":{"cfg":["FLOAT",{"default":8.0,"min":0.0,"max":100.0,"step":0.1}]},"#,
+            r#""my_seed":["INT",{"default":0,"min":0,"max":18446744073709551615,"control_after_generate":true}],"#,
+            r#""my_choice":[["euler","heun"]]},"#,
+            r#""optional":{"my_number":["FLOAT",{"default":8.0,"min":0.0,"max":100.0,"step":0.1}]},"#,
             r#""hidden":{"unique_id":"UNIQUE_ID"}},"#,
-            r#""input_order":{"required":["model","seed","sampler_name"],"optional":["cfg"],"hidden":["unique_id"]},"#,
+            r#""input_order":{"required":["model","my_seed","my_choice"],"optional":["my_number"],"hidden":["unique_id"]},"#,
             r#""is_input_list":false,"output":["LATENT"],"output_is_list":[false],"output_name":["LATENT"],"#,
             r#""name":"KSampler","display_name":"KSampler","description":"","python_module":"nodes","#,
-            r#""category":"sampling","output_node":false}"#
+            r#""category":"sampling","output_node":false,"has_intermediate_output":false,"search_aliases":[],"api_node":false}"#
         );
         assert_eq!(shown(&schema), expected);
     }

@@ -8,9 +8,22 @@ pub(crate) fn detail(error: &ErrorDetail) -> Value {
     json!({
         "type": error.kind,
         "message": error.message,
-        "details": error.details,
+        "details": format!("{}{}", error.details, advice(error).unwrap_or_default()),
         "extra_info": facts(&error.facts),
     })
+}
+
+/// How to get a model file that is wanted and not here, if it is one that can be fetched by a short name.
+fn advice(error: &ErrorDetail) -> Option<String> {
+    if error.kind != "value_not_in_list" {
+        return None;
+    }
+    let wanted = error.facts.get(&Fact::ReceivedValue)?.as_text()?;
+    let name = |path: &'static str| path.rsplit('/').next();
+    let file = wanted.rsplit(['/', '\\']).next()?;
+    let mut sets = models::downloads::all();
+    let set = sets.find(|set| set.files.iter().any(|known| name(known.address) == Some(file)))?;
+    Some(format!("; `gantry pull {}` fetches it", set.name))
 }
 
 fn facts(facts: &Facts) -> Value {
@@ -69,6 +82,24 @@ mod tests {
     use graph::{Literal, NodeProblems};
 
     use super::*;
+
+    #[test]
+    fn a_file_that_can_be_fetched_names_the_command() {
+        let set = models::downloads::all().next().unwrap();
+        let file = set.files[0].address.rsplit('/').next().unwrap();
+        let wrong = |kind: &str, value: &str| ErrorDetail {
+            kind: kind.to_owned(),
+            message: String::new(),
+            details: "d".to_owned(),
+            facts: [(Fact::ReceivedValue, Literal::from(value))].into_iter().collect(),
+        };
+        // Some files belong to several sets; any of them brings it.
+        let told = detail(&wrong("value_not_in_list", &format!("sub/{file}")))["details"].to_string();
+        assert!(told.contains("d; `gantry pull "), "{told}");
+        for other in [wrong("value_not_in_list", "nobody-has.safetensors"), wrong("value_too_large", file)] {
+            assert_eq!(detail(&other)["details"], "d");
+        }
+    }
 
     #[test]
     fn problems_have_the_shape_that_clients_read() {

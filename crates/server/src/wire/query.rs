@@ -1,10 +1,6 @@
 //! What stands behind the `?` of a request.
 
-use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
-
-use super::reply;
 
 /// The query of a request. Of a key that is there twice, the first counts.
 #[derive(Deserialize)]
@@ -33,10 +29,4 @@ impl Asked {
 pub(crate) struct NoNumber {
     key: &'static str,
     value: String,
-}
-
-impl From<NoNumber> for Response {
-    fn from(error: NoNumber) -> Response {
-        reply::error(StatusCode::BAD_REQUEST, &error.to_string())
-    }
 }

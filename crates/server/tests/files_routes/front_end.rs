@@ -2,8 +2,12 @@
 
 use axum::http::Method;
 use serde_json::{Value, json};
+use server::files::Template;
 
 use crate::site::Site;
+
+const OWN: [Template; 1] =
+    [Template { name: "draw", title: "Draw", description: "", workflow: b"{}", picture: b"png" }];
 
 fn site_with_front_end() -> Site {
     let site = Site::with(|config, base| {
@@ -78,6 +82,21 @@ async fn templates_and_documentation() {
         assert_eq!((reply.status, reply.text().as_str()), (200, empty), "{name}");
         assert!(reply.header("content-type").starts_with("application/json"), "{name}");
     }
+    // Workflows that come with the program stand before those that are installed.
+    let own = Site::with(|config, base| {
+        config.own_templates = &OWN;
+        config.templates = vec![base.join("templates-a")];
+    });
+    own.write("templates-a/index.json", r#"[{"title": "installed"}]"#);
+    let list: Value = serde_json::from_str(&own.get("/templates/index.json").await.text()).unwrap();
+    assert_eq!(
+        (list[0]["templates"][0]["name"].as_str(), list[1]["title"].as_str()),
+        (Some("draw"), Some("installed"))
+    );
+    let reply = own.get("/templates/draw-1.png").await;
+    assert_eq!((reply.text().as_str(), reply.header("content-type").as_str()), ("png", "image/png"));
+    assert_eq!(own.get("/templates/draw.json").await.text(), "{}");
+    assert_eq!(own.get("/templates/draw.exe").await.status, 404);
     assert_eq!(without.get("/templates/other.json").await.status, 404);
     assert_eq!(without.get("/templates/index/a.json").await.status, 404);
 }
@@ -93,11 +112,15 @@ async fn a_style_sheet_of_the_user_is_never_missing() {
 }
 
 #[tokio::test]
-async fn small_routes_have_nothing_to_tell() {
+async fn small_routes_tell_of_our_script_alone() {
     let site = Site::new();
     for prefix in ["", "/api"] {
-        assert_eq!(site.get(&format!("{prefix}/extensions")).await.json(), json!([]));
-        for path in ["i18n", "workflow_templates", "global_subgraphs", "node_replacements"] {
+        let scripts = site.get(&format!("{prefix}/extensions")).await.json();
+        assert_eq!(scripts, json!(["/extensions/gantry/gantry.js"]));
+        let reply = site.get(&format!("{prefix}/extensions/gantry/gantry.js")).await;
+        assert_eq!(reply.header("content-type"), "text/javascript; charset=utf-8");
+        assert!(reply.text().contains("registerExtension"));
+        for path in ["i18n", "workflow_templates", "global_subgraphs"] {
             assert_eq!(site.get(&format!("{prefix}/{path}")).await.json(), json!({}), "{path}");
         }
         assert_eq!(site.get(&format!("{prefix}/global_subgraphs/abc")).await.json(), Value::Null);

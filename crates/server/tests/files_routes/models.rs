@@ -103,3 +103,16 @@ async fn what_a_file_says_about_itself() {
     }
     assert_eq!(site.get("/view_metadata/unknown?filename=a.safetensors").await.status, 404);
 }
+
+#[tokio::test]
+async fn what_comes_with_the_program_is_in_the_library() {
+    let site = Site::with(|config, _| {
+        config.folders.add_file("vae", "demo.safetensors", std::path::Path::new("embedded/demo.safetensors"));
+    });
+    site.write("models/vae/own.safetensors", "x");
+    let listed = site.get("/experiment/models/vae").await.json();
+    let names: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["own.safetensors", "demo.safetensors"]);
+    assert!(listed[1]["size"].is_u64() && listed[1]["pathIndex"].is_u64(), "the front end reads numbers");
+}

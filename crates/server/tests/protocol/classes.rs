@@ -7,8 +7,8 @@ use device::{Device, NullBackend, Registry};
 use engine::EngineConfig;
 use graph::{Call, Catalogue, Failure, Input, Literal, NodeClass, Outcome, Picture, Schema, map};
 use meta::DeviceId;
-use nodes::studio::Settings;
-use nodes::{Folders, Studio};
+use runtime::Settings;
+use runtime::{Folders, Runtime};
 use server::{FilesConfig, Server, ServerConfig};
 
 /// Gives a number.
@@ -93,12 +93,12 @@ pub(crate) fn catalogue() -> Arc<Catalogue> {
     Arc::new(catalogue)
 }
 
-pub(crate) fn studio() -> Arc<Studio> {
+pub(crate) fn runtime() -> Arc<Runtime> {
     studio_in(Folders::default())
 }
 
-fn studio_in(folders: Folders) -> Arc<Studio> {
+fn studio_in(folders: Folders) -> Arc<Runtime> {
     let device = Device::new(Arc::new(NullBackend::new(0, 1 << 30)), 1 << 30);
     let devices = Registry::new([device]);
-    Arc::new(Studio::new(folders, devices, DeviceId::null(0), Settings::default()))
+    Arc::new(Runtime::new(folders, devices, DeviceId::null(0), Settings::default()))
 }

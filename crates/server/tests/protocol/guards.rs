@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::classes::{catalogue, config, start, start_with, studio};
+use super::classes::{catalogue, config, runtime, start, start_with};
 use super::client::{get, post, raw, read, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,13 +103,13 @@ async fn a_request_names_one_host() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_allowed_origin_replaces_the_check() {
     let mut allowing = config();
-    allowing.cors_origin = Some("https://studio.example".to_owned());
+    allowing.cors_origin = Some("https://runtime.example".to_owned());
     let server = start_with(allowing).await;
     let host = server.addresses()[0].to_string();
     let headers = [("host", host.as_str()), ("origin", "http://other.example")];
     let answer = request(&server, "OPTIONS /prompt", &headers, b"").await;
     assert_eq!(answer.status, 200);
-    assert_eq!(answer.header("access-control-allow-origin"), Some("https://studio.example"));
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://runtime.example"));
     assert_eq!(answer.header("access-control-allow-headers"), Some("Content-Type, Authorization"));
     assert_eq!(answer.header("access-control-allow-methods"), Some("POST, GET, DELETE, PUT, OPTIONS, PATCH"));
     assert_eq!(request(&server, "GET /prompt", &headers, b"").await.status, 200);
@@ -140,7 +140,7 @@ async fn an_open_server_without_a_token_does_not_start() {
     let mut open = config();
     open.listen = vec!["0.0.0.0".to_owned()];
     let refused =
-        server::Server::start(open.clone(), engine::EngineConfig::default(), catalogue(), studio()).await;
+        server::Server::start(open.clone(), engine::EngineConfig::default(), catalogue(), runtime()).await;
     assert!(matches!(refused, Err(server::Error::TokenNeeded { .. })));
     open.allow_without_token = true;
     open.listen = vec!["0.0.0.0,::".to_owned()];

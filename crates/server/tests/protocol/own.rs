@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use nodes::Folders;
+use runtime::Folders;
 use serde_json::json;
 
 use super::classes::{config, start, start_in, start_with};
-use super::client::{get, post, request, show, submit};
+use super::client::{Socket, get, post, request, show, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_machine_is_shown() {
@@ -40,6 +40,52 @@ async fn plans_are_made_only_for_files_in_model_folders() {
     }
     assert_eq!(post(&server, "/gantry/plan", &json!({})).await.status, 400);
     assert_eq!(post(&server, "/gantry/plan", &json!({ "file": "a", "compute": "gpu" })).await.status, 400);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_gets_the_queue_the_picture_and_what_failed() {
+    let mut config = config();
+    let read = |id: meta::DeviceId| {
+        (id.ordinal == 0).then_some(server::Reading { busy_percent: Some(40), celsius: None })
+    };
+    config.sensors = Some(std::sync::Arc::new(read));
+    let server = start_with(config).await;
+    let mut socket = Socket::open(&server, "/ws?clientId=a").await;
+    assert_eq!(get(&server, "/gantry/preview").await.status, 204);
+    let failing = json!({ "5": { "class_type": "Fail", "inputs": { "value": 1 } } });
+    let failed = submit(&server, Some("a"), failing).await;
+    let slow = show(1, json!({ "steps": 500, "step_ms": 20, "with_pictures": true }));
+    let running = submit(&server, Some("a"), slow).await;
+    let waiting = submit(&server, None, show(2, json!({}))).await;
+    while socket.next().await.unwrap().kind() != "progress" {}
+    let now = get(&server, "/gantry/now").await.json();
+    assert_eq!(now["queue"][0]["prompt_id"], waiting);
+    assert_eq!(
+        (&now["errors"][0]["prompt_id"], &now["errors"][0]["class"]),
+        (&json!(failed), &json!("Fail"))
+    );
+    assert!(now["preview"].as_u64().unwrap() >= 1);
+    assert_eq!(
+        (&now["devices"][0]["busy_percent"], &now["devices"][0]["celsius"]),
+        (&json!(40), &json!(null))
+    );
+    let picture = get(&server, "/gantry/preview").await;
+    assert_eq!((picture.header("content-type"), &picture.body[..2]), (Some("image/jpeg"), &b"\xff\xd8"[..]));
+    let told = post(&server, "/gantry/loaders", &json!({ "file": "m", "alloc": "cpu,*" })).await.json();
+    assert_eq!(told, json!({ "clients": 1 }));
+    let plan = loop {
+        let event = socket.next().await.unwrap();
+        if event.kind() == "gantry_plan" {
+            break event;
+        }
+    };
+    assert_eq!(plan.data(), &json!({ "file": "m", "alloc": "cpu,*", "compute": null }));
+    assert_eq!(post(&server, "/gantry/loaders", &json!({})).await.status, 400);
+    assert_eq!(
+        post(&server, &format!("/api/jobs/{running}/cancel"), &json!({})).await.json()["cancelled"],
+        true
+    );
     server.stop().await;
 }
 

@@ -89,7 +89,7 @@ async fn previews_come_as_the_client_asked() {
     assert_eq!(flags.kind(), "feature_flags");
     assert_eq!(flags.data(), &get(&server, "/features").await.json());
     assert_eq!(flags.data()["max_upload_size"], 100 << 20);
-    assert!(flags.data().get("assets").is_none());
+    assert_eq!(flags.data()["assets"], false);
     new.say(&json!({ "type": "feature_flags", "data": {} })).await;
     assert!(new.is_silent().await, "only the first message counts");
     let options = || json!({ "steps": 1, "with_pictures": true });

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::classes::{catalogue, config, start_with, studio};
+use super::classes::{catalogue, config, runtime, start_with};
 use super::client::read;
 
 fn files() -> TlsFiles {
@@ -46,6 +46,6 @@ async fn a_file_that_is_no_certificate_is_named() {
     let mut encrypted = config();
     encrypted.tls = Some(TlsFiles { key: files().key, certificate: "none.pem".into() });
     let refused =
-        server::Server::start(encrypted, engine::EngineConfig::default(), catalogue(), studio()).await;
+        server::Server::start(encrypted, engine::EngineConfig::default(), catalogue(), runtime()).await;
     assert!(refused.err().unwrap().to_string().starts_with("none.pem: "));
 }
