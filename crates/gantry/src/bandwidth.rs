@@ -3,7 +3,7 @@
 use device::{Device, Result};
 use serde::Serialize;
 
-pub(crate) use nodes::studio::bandwidth_between as between;
+pub(crate) use runtime::bandwidth_between as between;
 
 /// Bytes per second of copies.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -18,7 +18,7 @@ pub(crate) struct Bandwidth {
 
 /// Measures a device against the host.
 pub(crate) fn measure(device: &Device, host: &Device) -> Result<Bandwidth> {
-    let nodes::studio::Bandwidth { pinned_to_device, pageable_to_device, device_to_pinned } =
-        nodes::studio::bandwidth(device, host)?;
+    let runtime::Bandwidth { pinned_to_device, pageable_to_device, device_to_pinned } =
+        runtime::bandwidth(device, host)?;
     Ok(Bandwidth { pinned_to_device, pageable_to_device, device_to_pinned })
 }

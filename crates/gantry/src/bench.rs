@@ -1,12 +1,14 @@
 //! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
 
 mod cpu;
-mod flux;
+mod launches;
 mod load;
 mod ops;
+mod parts;
 mod residency;
 mod served;
 mod server;
+mod step;
 mod torch;
 
 use std::process::ExitCode;
@@ -20,11 +22,13 @@ use crate::machine::Machine;
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
         BenchCase::Cpu => cpu::run(machine, args),
-        BenchCase::Flux => flux::run(machine, args),
+        BenchCase::Launches => launches::run(machine, args),
         BenchCase::Load => load::run(machine, args),
         BenchCase::Ops => ops::run(machine, args),
+        BenchCase::Parts => parts::run(machine, args),
         BenchCase::Residency => residency::run(machine, args),
         BenchCase::Served => served::run(machine, args),
         BenchCase::Server => server::run(machine, args),
+        BenchCase::Step => step::run(machine, args),
     }
 }

@@ -2,10 +2,13 @@
 
 pub(crate) mod comfy_flags;
 mod doctor;
+mod pull;
+mod running;
+mod selftest;
 mod serving;
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::builder::RangedU64ValueParser;
@@ -16,16 +19,28 @@ use meta::DeviceId;
 use crate::drawing::STRENGTHS;
 use crate::machine::LogicalGpus;
 pub(crate) use doctor::DoctorArgs;
-pub(crate) use serving::{
-    CacheArgs, CheckArgs, FolderArgs, FreeArgs, PreviewName, RunArgs, ServeArgs, Verbosity,
-};
+pub(crate) use pull::PullArgs;
+pub(crate) use running::{ConfigArgs, FreeArgs, ListArgs, PeerArgs, PsArgs, StopArgs};
+pub(crate) use selftest::{How, SelftestArgs};
+pub(crate) use serving::{CacheArgs, CheckArgs, FolderArgs, PreviewName, RunArgs, ServeArgs, Verbosity};
+
+/// The version, with the commit that it was built from where that is known.
+pub(crate) const VERSION: &str = env!("GANTRY_VERSION");
+
+/// What every command has in common.
+const AFTER_HELP: &str = "\
+Every flag can be set by a variable (GANTRY_PORT for --port) or in a configuration file: see `gantry config`.
+Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.";
 
 /// Runs diffusion models that do not fit on one device.
 #[derive(Debug, Parser)]
-#[command(version, about, after_help = "Exit status: 0 success, 1 failure, 2 wrong usage.")]
+#[command(version = VERSION, about, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
+    /// Tell nothing but results, warnings and errors
+    #[arg(short, long, global = true, help_heading = "Telling")]
+    pub(crate) quiet: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -34,16 +49,16 @@ pub(crate) struct Cli {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct MachineArgs {
     /// Add a simulated device: memory@link, such as 8gb@12gbps (repeatable)
-    #[arg(long, global = true, value_name = "SPEC")]
+    #[arg(long, global = true, value_name = "SPEC", help_heading = "Devices")]
     pub(crate) sim_device: Vec<SimSpec>,
     /// Open one card as several logical devices, such as cuda:0=2 (repeatable)
-    #[arg(long, global = true, value_name = "DEVICE=COUNT")]
+    #[arg(long, global = true, value_name = "DEVICE=COUNT", help_heading = "Devices")]
     pub(crate) logical_gpus: Vec<LogicalGpus>,
     /// Give each logical device a CUDA context of its own, as cards have: slower, to try what only contexts show
-    #[arg(long, global = true, requires = "logical_gpus")]
+    #[arg(long, global = true, requires = "logical_gpus", hide = true)]
     pub(crate) own_contexts: bool,
     /// Do not look for GPUs
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Devices")]
     pub(crate) cpu: bool,
 }
 
@@ -55,11 +70,12 @@ pub(crate) enum Command {
         after_help = "Examples:\n  gantry demo\n  gantry demo 'a green triangle left of a yellow circle' --seed 7 -o picture.png"
     )]
     Demo(DemoArgs),
-    /// Draw a picture with a FLUX model, without a workflow
+    /// Draw a picture with a model file, without a workflow
     #[command(after_help = "Examples:\n  \
+        gantry draw 'a red fox in snow' --model NAME_THAT_WAS_PULLED -o fox.png\n  \
         gantry draw 'a red fox in snow' --model flux1-schnell.safetensors --clip-l clip_l.safetensors \\\n      \
         --t5 t5xxl_fp16.safetensors --vae ae.safetensors --steps 4 -o fox.png\n  \
-        echo 'a lighthouse' | gantry draw --model flux-all-in-one.safetensors > lighthouse.png")]
+        echo 'a lighthouse' | gantry draw --model all-in-one.safetensors > lighthouse.png")]
     Draw(DrawArgs),
     /// Serve ComfyUI's API and web front end; ComfyUI's own flags work
     #[command(after_help = "Examples:\n  gantry serve --comfy-dir ~/ComfyUI\n  \
@@ -69,6 +85,21 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  gantry run workflow.json -o pictures\n  \
         gantry run picture.png --set 3.seed=7 --comfy-dir ~/ComfyUI")]
     Run(RunArgs),
+    /// Get model files: by a short name, by an address, or all that a workflow names
+    #[command(after_help = "Examples:\n  gantry pull --list\n  gantry pull NAME\n  \
+        gantry pull hf:OWNER/REPOSITORY/model.safetensors --into diffusion_models\n  \
+        gantry pull template.json --dry-run\n\n\
+        HF_TOKEN is the token for gated models, HF_ENDPOINT another hub; proxies are those of the environment.\n\
+        A download that is broken off goes on where it was.")]
+    Pull(PullArgs),
+    /// List the model files that are here, and what each is
+    #[command(after_help = "Examples:\n  gantry list\n  gantry list fp8 --comfy-dir ~/ComfyUI")]
+    List(ListArgs),
+    /// Show what a running server does: its jobs, the models that it holds, the memory of its devices
+    Ps(PsArgs),
+    /// Stop a running server's job; the server goes on
+    #[command(after_help = "Examples:\n  gantry stop\n  gantry stop --all")]
+    Stop(StopArgs),
     /// Press a running server's memory buttons
     #[command(after_help = "Examples:\n  gantry free --unload-models\n  gantry free --free-memory --force")]
     Free(FreeArgs),
@@ -84,7 +115,7 @@ pub(crate) enum Command {
     /// Show the devices of this machine, their memory and measured bandwidths
     #[command(after_help = "Examples:\n  gantry devices\n  gantry devices --sim-device 8gb@12gbps --json")]
     Devices(Output),
-    /// Show what is in a model file: precision, blocks and sizes
+    /// Say what a model file is, whether it runs here, and what is in it: precision, blocks and sizes
     #[command(
         after_help = "Examples:\n  gantry inspect flux1-dev.safetensors\n  gantry inspect model-Q4_K_S.gguf --entries"
     )]
@@ -94,11 +125,36 @@ pub(crate) enum Command {
         gantry plan flux1-dev.safetensors --alloc 'cuda:0,8gb;cpu,*'\n  \
         gantry plan flux1-dev.safetensors --virtual-vram-gb 12 --donor cpu --json")]
     Plan(PlanArgs),
-    /// Check every operation on every kind of device against the CPU, and the CPU against plain loops
+    /// Check every operation on every kind of device against the CPU, and the CPU against plain loops; or whole
+    /// workflows against reference values
     #[command(
-        after_help = "Examples:\n  gantry selftest\n  gantry selftest --device cuda:0 --only attention --all"
+        after_help = "Examples:\n  gantry selftest\n  gantry selftest --device cuda:0 --only attention --all\n  \
+            gantry selftest --golden reference --case NAME --device cuda:0 --dtype bf16"
     )]
     Selftest(SelftestArgs),
+    /// Show what is set by variables and the configuration file, and what can be
+    #[command(after_help = "Examples:\n  gantry config\n  gantry config --list")]
+    Config(ConfigArgs),
+    /// Say which version this is
+    Version(Output),
+    /// Print a script that completes commands and flags in a shell
+    #[command(
+        after_help = "Examples:\n  gantry completions bash > ~/.local/share/bash-completion/completions/gantry\n  \
+        gantry completions fish > ~/.config/fish/completions/gantry.fish"
+    )]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands into a folder
+    #[command(after_help = "Examples:\n  gantry man ~/.local/share/man/man1")]
+    Man {
+        /// The folder, which is made if it is not there
+        folder: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Measure
     #[command(after_help = "Examples:\n  gantry bench ops\n  gantry bench ops --device cuda:0 --json\n  \
         gantry bench residency")]
@@ -133,9 +189,11 @@ pub(crate) struct DemoArgs {
     pub(crate) outline: Option<f64>,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Where to write the PNG
+    /// Where to write the picture: a PNG, which carries its workflow, or a JPEG by a name that ends so
     #[arg(short, long, value_name = "FILE", default_value = "demo.png")]
     pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) report: Output,
 }
 
 /// Arguments of `draw`.
@@ -143,12 +201,18 @@ pub(crate) struct DemoArgs {
 pub(crate) struct DrawArgs {
     /// What to draw; read from a pipe if it is not given
     pub(crate) prompt: Option<String>,
-    /// The diffusion model, or a checkpoint that has all parts
-    #[arg(long, value_name = "FILE")]
+    /// The diffusion model, a checkpoint that has all parts, or the short name of a model that was pulled
+    #[arg(long, value_name = "FILE|NAME")]
     pub(crate) model: PathBuf,
+    /// The folder below which pulled models lie; the current one if nothing is said
+    #[arg(long, visible_alias = "comfy-dir", value_name = "FOLDER")]
+    pub(crate) base_directory: Option<PathBuf>,
     /// The CLIP-L text encoder, if the model's file does not have it
     #[arg(long, value_name = "FILE")]
     pub(crate) clip_l: Option<PathBuf>,
+    /// The CLIP-G text encoder, if the model takes one and its file does not have it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) clip_g: Option<PathBuf>,
     /// The T5 text encoder, if the model's file does not have it
     #[arg(long, value_name = "FILE")]
     pub(crate) t5: Option<PathBuf>,
@@ -167,14 +231,37 @@ pub(crate) struct DrawArgs {
     /// The seed of the noise
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// The guidance of FLUX dev
-    #[arg(long, value_name = "G", default_value_t = 3.5, allow_negative_numbers = true, value_parser = guidance)]
-    pub(crate) guidance: f64,
+    /// The guidance that a distilled model is told; what is usual if nothing is said
+    #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = guidance)]
+    pub(crate) guidance: Option<f64>,
+    /// The factor of guidance away from the negative prompt; what is usual for the model if nothing is said
+    #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = guidance)]
+    pub(crate) cfg: Option<f64>,
+    /// What the picture is not to be, for models with a factor above 1
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) negative: String,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Where to write the PNG; a pipe if it is not given
+    /// Where to write the picture: a PNG, which carries its workflow, or a JPEG by a name that ends so; a pipe if it is
+    /// not given
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Print what was drawn as JSON
+    #[arg(long, requires = "output")]
+    pub(crate) json: bool,
+}
+
+impl DrawArgs {
+    /// The file that a flag names.
+    pub(crate) fn file(&self, flag: &str) -> Option<&Path> {
+        match flag {
+            "--clip-l" => self.clip_l.as_deref(),
+            "--clip-g" => self.clip_g.as_deref(),
+            "--t5" => self.t5.as_deref(),
+            "--vae" => self.vae.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// Where a model computes and where its bytes go.
@@ -307,30 +394,14 @@ pub(crate) enum PlanPart {
 
 impl PlanPart {
     /// What the rest of the program calls it.
-    pub(crate) fn role(self) -> nodes::studio::Role {
+    pub(crate) fn role(self) -> runtime::Role {
         match self {
-            PlanPart::Diffusion => nodes::studio::Role::Diffusion,
-            PlanPart::Text => nodes::studio::Role::Text,
-            PlanPart::Vae => nodes::studio::Role::Autoencoder,
-            PlanPart::Vision => nodes::studio::Role::Vision,
+            PlanPart::Diffusion => runtime::Role::Diffusion,
+            PlanPart::Text => runtime::Role::Text,
+            PlanPart::Vae => runtime::Role::Autoencoder,
+            PlanPart::Vision => runtime::Role::Vision,
         }
     }
-}
-
-/// Arguments of `selftest`.
-#[derive(Args, Debug)]
-pub(crate) struct SelftestArgs {
-    /// Only this device (repeatable); all by default
-    #[arg(long, value_name = "DEVICE")]
-    pub(crate) device: Vec<DeviceId>,
-    /// Only cases whose name contains this
-    #[arg(long, default_value = "", value_name = "TEXT")]
-    pub(crate) only: String,
-    /// Show every case, not only the worst of each operation
-    #[arg(long)]
-    pub(crate) all: bool,
-    #[command(flatten)]
-    pub(crate) output: Output,
 }
 
 /// Arguments of `bench`.
@@ -351,9 +422,12 @@ pub(crate) struct BenchArgs {
     /// Be one side of `bench cpu`, which starts this itself
     #[arg(long, hide = true)]
     pub(crate) answer: bool,
-    /// The model file of `bench load`; one of FLUX's shape is written if none is named
+    /// The model file of `bench load`; one of a family's released size is written if none is named
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// The family whose released size `bench step` and `bench load` take, by its short name; the first one if none is named
+    #[arg(long, value_name = "NAME")]
+    pub(crate) family: Option<String>,
     /// The model that `bench served` serves
     #[arg(long, value_enum, default_value = "12b", value_name = "SHAPE")]
     pub(crate) shape: ServedShape,
@@ -372,7 +446,7 @@ pub(crate) struct BenchArgs {
     /// Only rows whose name contains this
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) only: String,
-    /// Where bench flux writes a profile of each row's last step, as JSON that trace viewers open too
+    /// Where bench step writes a profile of each row's last step, as JSON that trace viewers open too
     #[arg(long, value_name = "FOLDER")]
     pub(crate) profile: Option<PathBuf>,
     #[command(flatten)]
@@ -382,18 +456,22 @@ pub(crate) struct BenchArgs {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum BenchCase {
-    /// Whole steps of FLUX blocks and of the autoencoder on the CPU
+    /// Whole steps of large blocks and of an autoencoder on the CPU
     Cpu,
     /// Matrix products, convolutions and attention at model shapes
     Ops,
-    /// Steps of a FLUX-shaped model of 12 billion random weights, resident and offloaded
-    Flux,
+    /// What queuing an operation costs the host, on a device that computes nothing and on a GPU
+    Launches,
+    /// Text encoder, autoencoder and single blocks at three sizes each: times, and memory beside what was planned
+    Parts,
     /// Time from the start to the first block of a model file in use, from the page cache and from the disk
     Load,
     /// Streaming on a metered simulated device, and memory over many loads and frees
     Residency,
-    /// Steps of a FLUX-shaped model as people get them: workflows over HTTP, resident, offloaded, patched, cast, split
+    /// Steps of a large model as people get them: workflows over HTTP, resident, offloaded, patched, cast, split
     Served,
+    /// Steps of a model of random weights in a family's released size, resident and offloaded
+    Step,
     /// The server as a program: start, memory, prompts, nodes whose outputs are known
     Server,
 }

@@ -1,31 +1,45 @@
 //! The commands.
 
+mod about;
 mod check;
+mod config;
 mod demo;
 mod devices;
 mod doctor;
 mod draw;
 mod free;
 mod inspect;
+mod list;
 mod plan;
+mod ps;
+mod pull;
 mod run;
+mod selftest;
 mod serve;
+mod stop;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::cli::{Cli, Command, SelftestArgs};
+use crate::cli::{Cli, Command};
 use crate::machine::Machine;
-use crate::{bench, selftest};
+use crate::{bench, reference};
 
 /// Runs the command that was asked for.
 pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
+    // Only once in a process; a test may do so again.
+    let _ = QUIET.set(cli.quiet);
     match &cli.command {
         Command::Serve(args) => serve::run(&Machine::open(&cli.machine)?, args, notes),
         Command::Run(args) => run::run(&Machine::open(&cli.machine)?, args),
+        Command::Pull(args) => pull::run(args),
+        Command::List(args) => list::run(args),
+        Command::Ps(args) => ps::run(args),
+        Command::Stop(args) => stop::run(args),
         Command::Free(args) => free::run(args),
         Command::Check(args) => check::run(&Machine::open(&cli.machine)?, args),
         Command::Demo(args) => demo::run(&Machine::open(&cli.machine)?, args),
@@ -34,46 +48,36 @@ pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
         Command::Inspect(args) => inspect::run(args),
         Command::Plan(args) => plan::run(&Machine::open(&cli.machine)?, args),
-        Command::Selftest(args) => run_selftest(&Machine::open(&cli.machine)?, args),
+        Command::Selftest(args) => match &args.golden {
+            Some(folder) => reference::run(&cli.machine, args, folder),
+            None => selftest::run(&Machine::open(&cli.machine)?, args),
+        },
+        Command::Config(args) => config::run(args),
+        Command::Version(output) => about::version(*output),
+        Command::Completions { shell } => about::completions(*shell),
+        Command::Man { folder, output } => about::manual(folder, *output),
         Command::Bench(args) => bench::run(&Machine::open(&cli.machine)?, args),
     }
-}
-
-fn run_selftest(machine: &Machine, args: &SelftestArgs) -> Result<ExitCode> {
-    let devices = if args.device.is_empty() {
-        machine.registry().iter().cloned().collect()
-    } else {
-        args.device.iter().map(|id| machine.registry().get(*id).cloned()).collect::<Result<Vec<_>, _>>()?
-    };
-    let report = selftest::run(machine.cpu(), &devices, &args.only)?;
-    anyhow::ensure!(
-        !report.is_simulation(),
-        "a simulated device computes with the CPU's kernels, so there is nothing to compare; test --device cpu"
-    );
-    anyhow::ensure!(
-        !report.is_empty(),
-        "--only {}: no case has that in its name; `gantry selftest --all` shows all names",
-        args.only
-    );
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.table(args.all))?;
-        print(&format!("{}\n", report.summary()))?;
-        if let Some(note) = machine.note() {
-            print(&format!("{note}\n"))?;
-        }
-    }
-    if report.passed() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    tell(&format!("{}\n", report.failures()));
-    Ok(ExitCode::FAILURE)
 }
 
 /// Prints text; a reader that has gone is an error that `main` takes as success.
 pub(crate) fn print(text: &str) -> Result<()> {
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// Whether only results, warnings and errors are told.
+static QUIET: OnceLock<bool> = OnceLock::new();
+
+/// Whether only results, warnings and errors are told.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.get().copied().unwrap_or(false)
+}
+
+/// Tells people how it goes, unless they do not want to know.
+pub(crate) fn note(text: &str) {
+    if !is_quiet() {
+        tell(text);
+    }
 }
 
 /// Tells people something beside the output. Where nobody reads it any more, the program goes on.

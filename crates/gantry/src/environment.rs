@@ -29,6 +29,29 @@ fn cache_dir() -> Option<PathBuf> {
     cache.or_else(system).or_else(home)
 }
 
+/// The configuration file of this user, whether or not it is there.
+pub(crate) fn config_file() -> Option<PathBuf> {
+    let said = || env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let system = if cfg!(windows) {
+        env::var_os("APPDATA").map(PathBuf::from)
+    } else {
+        env::home_dir().map(|home| home.join(".config"))
+    };
+    said().or(system).map(|dir| dir.join("gantry").join("config.toml"))
+}
+
+/// The variables whose names begin so, those that are no text left out.
+pub(crate) fn variables_with(prefix: &str) -> Vec<(String, String)> {
+    let text = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    text.filter(|(name, _)| name.starts_with(prefix)).collect()
+}
+
+/// What `RUST_LOG` says of how loud the log is.
+pub(crate) fn log_filter() -> Option<String> {
+    env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty())
+}
+
 /// The folder that the program was started in.
 pub(crate) fn current_dir() -> std::io::Result<PathBuf> {
     env::current_dir()
@@ -47,9 +70,23 @@ pub(crate) fn own_program() -> std::io::Result<PathBuf> {
     env::current_exe()
 }
 
-/// The command line as it was written.
+/// The command line as it was written, without secrets: clients are shown it.
 pub(crate) fn command_line() -> Vec<String> {
-    env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect()
+    without_token(env::args_os().map(|arg| arg.to_string_lossy().into_owned()))
+}
+
+/// What stands in the place of a token.
+const HIDDEN: &str = "***";
+
+fn without_token(args: impl Iterator<Item = String>) -> Vec<String> {
+    let mut hides = false;
+    args.map(|arg| {
+        if std::mem::replace(&mut hides, arg == "--token") {
+            return HIDDEN.to_owned();
+        }
+        if arg.starts_with("--token=") { format!("--token={HIDDEN}") } else { arg }
+    })
+    .collect()
 }
 
 /// Package folders of the Python installs that the environment points at.
@@ -85,6 +122,13 @@ pub(crate) fn packages_below(prefix: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_not_shown() {
+        let line = ["gantry", "serve", "--token", "s3cret", "--token=s3cret", "--token-file", "f"];
+        let shown = without_token(line.into_iter().map(str::to_owned));
+        assert_eq!(shown, ["gantry", "serve", "--token", "***", "--token=***", "--token-file", "f"]);
+    }
 
     #[test]
     fn packages_are_found_below_a_prefix() {

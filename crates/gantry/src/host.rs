@@ -31,6 +31,7 @@ pub(crate) fn refuses_writing(folder: &Path) -> Option<String> {
 
 /// How many bytes this process may lock in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only unix has such a limit"))]
 pub(crate) enum LockLimit {
     Unlimited,
     Bytes(u64),

@@ -40,6 +40,12 @@ pub(crate) fn get(server: &str, path: &str, patience: Duration) -> Result<Answer
     ask(server, &format!("GET {path}"), patience, "", "")
 }
 
+/// The same, with a token, for people who wait.
+pub(crate) fn get_as(server: &str, path: &str, token: Option<&str>) -> Result<Answer> {
+    let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+    ask(server, &format!("GET {path}"), PATIENCE, &token, "")
+}
+
 /// Sends a request (`GET /path`) with headers and a body.
 fn ask(server: &str, request: &str, patience: Duration, headers: &str, body: &str) -> Result<Answer> {
     let Some(rest) = server.strip_prefix("http://") else {

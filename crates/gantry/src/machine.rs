@@ -94,6 +94,15 @@ impl Machine {
         &self.groups
     }
 
+    /// Reads how busy and how warm cards are, for as long as somebody asks.
+    pub(crate) fn sensors(&self) -> server::SensorReader {
+        let cuda = self.cuda.clone();
+        Arc::new(move |id| {
+            let sensors = cuda.iter().find(|backend| backend.id() == id)?.sensors()?;
+            Some(server::Reading { busy_percent: sensors.busy_percent, celsius: sensors.celsius })
+        })
+    }
+
     /// The backend of a GPU, for measurements that go past the common interface.
     pub(crate) fn cuda(&self, id: DeviceId) -> Option<&CudaBackend> {
         self.cuda.iter().map(|backend| &**backend).find(|backend| backend.describe().id == id)

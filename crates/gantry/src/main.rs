@@ -2,36 +2,41 @@
 //! devices, and a command runs on them. Only this crate reads the environment and names backends.
 #![forbid(unsafe_code)]
 
+mod asking;
 mod bandwidth;
+mod bars;
 mod bench;
 mod cli;
 mod commands;
 mod demo_model;
 mod drawing;
 mod environment;
-mod flux_parts;
 mod host;
 mod http;
 mod machine;
 mod planning;
 mod profile;
+mod reference;
 mod running;
-mod selftest;
 mod serving;
+mod settings;
 mod table;
+mod templates;
 mod workflow_file;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use settings::Sources;
 
 fn main() -> ExitCode {
     device_cpu::use_few_arenas();
     let (args, notes) = cli::comfy_flags::without_unused(std::env::args_os());
-    let cli = cli::Cli::parse_from(args);
+    let cli = settings::parse(&args, Sources::read).unwrap_or_else(|stop| stop.exit());
     match commands::run(&cli, &notes) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        // What it means was told when the signal came.
+        Err(error) if error.is::<running::Interrupted>() => ExitCode::from(running::INTERRUPTED),
         Err(error) => {
             commands::tell(&format!("{}\n", told(&error)));
             ExitCode::FAILURE

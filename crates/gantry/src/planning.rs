@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use meta::DeviceId;
-use nodes::studio::{PlanQuestion, Settings, Studio};
 use placement::{DeviceSpec, Plan};
+use runtime::{PlanQuestion, Runtime, Settings};
 
 use crate::environment;
 
@@ -18,10 +18,10 @@ pub(crate) fn plan_file(
     file: &Arc<Checkpoint>,
     question: &PlanQuestion,
 ) -> Result<Plan> {
-    let folders = nodes::Folders::at(&environment::current_dir().context("finding the current folder")?);
+    let folders = runtime::Folders::at(&environment::current_dir().context("finding the current folder")?);
     let settings = Settings { profile_file: environment::profile_file(), ..Settings::default() };
-    let studio = Studio::new(folders, devices.clone(), compute, settings);
-    Ok(studio.plan_file(file, question)?)
+    let runtime = Runtime::new(folders, devices.clone(), compute, settings);
+    Ok(runtime.plan_file(file, question)?)
 }
 
 /// Every device with its budget and what is left of it, links of the same speed, the same computing speed.

@@ -1,4 +1,4 @@
-//! What `serve`, `run`, `draw` and `check` share: folders and the studio as the command line says, and the log.
+//! What `serve`, `run`, `draw` and `check` share: folders and the runtime as the command line says, and the log.
 
 mod log;
 
@@ -9,15 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use device::Device;
 use meta::{DeviceId, DeviceKind};
-use nodes::Studio;
-use nodes::folders::{Folders, Layout};
-use nodes::studio::{PreviewMethod, Settings};
+use runtime::Runtime;
+use runtime::folders::{Folders, Layout};
+use runtime::{PreviewMethod, Settings};
 
 use crate::cli::{FolderArgs, PreviewName};
 use crate::machine::Machine;
 use crate::{demo_model, environment};
 
-pub(crate) use log::{start_log, tell_warnings};
+pub(crate) use log::{LogConfig, start_log, tell_warnings};
 
 /// The folders that the command line says, with the model paths of the files it names and of one beside them.
 pub(crate) fn folders(args: &FolderArgs) -> Result<Folders> {
@@ -53,32 +53,32 @@ pub(crate) fn folders(args: &FolderArgs) -> Result<Folders> {
     Ok(folders)
 }
 
-/// The studio: where models compute, and the demo model among the loaders' files.
-pub(crate) fn studio(
+/// The runtime: where models compute, and the demo model among the loaders' files.
+pub(crate) fn runtime(
     machine: &Machine,
     folders: Folders,
     compute: Option<DeviceId>,
     settings: Settings,
-) -> Result<Arc<Studio>> {
-    Ok(Arc::new(open_studio(machine, folders, compute, settings)?))
+) -> Result<Arc<Runtime>> {
+    Ok(Arc::new(open_runtime(machine, folders, compute, settings)?))
 }
 
 /// The same, for somebody who has more files to offer.
-pub(crate) fn open_studio(
+pub(crate) fn open_runtime(
     machine: &Machine,
     folders: Folders,
     compute: Option<DeviceId>,
     settings: Settings,
-) -> Result<Studio> {
+) -> Result<Runtime> {
     let compute = match compute {
         Some(id) => machine.registry().get(id)?.id(),
         None => first_accelerator(machine),
     };
-    let mut studio = Studio::new(folders, machine.registry().clone(), compute, settings);
+    let mut runtime = Runtime::new(folders, machine.registry().clone(), compute, settings);
     for (key, name, bytes) in demo_model::FILES {
-        studio.offer_embedded(key, name, bytes);
+        runtime.offer_embedded(key, name, bytes);
     }
-    Ok(studio)
+    Ok(runtime)
 }
 
 /// The first device that is not the CPU, or the CPU.

@@ -21,7 +21,8 @@ impl Table {
 
 /// Cells that start like a number are set to the right.
 fn is_number(cell: &str) -> bool {
-    cell.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+    let unsigned = cell.strip_prefix('-').unwrap_or(cell);
+    unsigned.is_empty() || unsigned.starts_with(|c: char| c.is_ascii_digit())
 }
 
 impl fmt::Display for Table {
@@ -56,7 +57,7 @@ mod tests {
     fn numbers_stand_right_and_words_left() {
         let mut table = Table::new(&["name", "size"]);
         table.row(&["a", "5 B"]);
-        table.row(&["bcdef", "1024 B"]);
-        assert_eq!(table.to_string(), "name     size\na         5 B\nbcdef  1024 B\n");
+        table.row(&["--cde", "1024 B"]);
+        assert_eq!(table.to_string(), "name     size\na         5 B\n--cde  1024 B\n");
     }
 }

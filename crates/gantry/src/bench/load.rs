@@ -16,7 +16,7 @@ use residency::{Cancel, LoadOptions, Manifest, Residency};
 use serde::Serialize;
 use testkit::ScratchDir;
 
-use super::flux;
+use super::step;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
@@ -30,8 +30,8 @@ const ROUNDS: usize = 3;
 const HOST_COPY_BYTES: usize = 512 << 20;
 /// A file of which less is in memory counts as cold.
 const COLD_SHARE: f64 = 0.05;
-/// Blocks of the model that is written where no file is named: all of FLUX for a GPU, a cut for everything else.
-const DEPTHS: [[usize; 2]; 2] = [[19, 38], [1, 1]];
+/// Blocks of each kind of the model that is written where no file is named, for what is no GPU.
+const FEW_BLOCKS: usize = 1;
 
 #[derive(Serialize)]
 struct Report {
@@ -83,8 +83,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         Some(path) => path.clone(),
         None => {
             scratch = ScratchDir::new()?;
-            let depth = DEPTHS[usize::from(device.id().kind != DeviceKind::Cuda)];
-            flux::write_model(scratch.path(), "BF16", depth)?
+            let most_blocks = if device.id().kind == DeviceKind::Cuda { usize::MAX } else { FEW_BLOCKS };
+            step::write_model(scratch.path(), "BF16", step::released(args)?, most_blocks)?
         }
     };
     let bench = Bench::new(machine, device, &path)?;

@@ -4,7 +4,7 @@
 //! gigabytes to move; and how soon it answers while a model loads, is patched and leaves.
 
 mod client;
-mod files;
+pub(super) mod files;
 mod latency;
 mod rows;
 mod workflow;
@@ -15,18 +15,18 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Result, ensure};
 use meta::{ByteSize, DeviceId, DeviceKind, Moment};
+use models::diffusion::{DiffusionFamily, ReleasedModel};
 use serde::Serialize;
 use testkit::ScratchDir;
 
-use super::flux;
 use super::server::program::Program;
+use super::step;
 use crate::cli::{BenchArgs, ServedShape};
 use crate::commands::{print, print_json, tell};
 use crate::machine::Machine;
 use crate::table::Table;
 use crate::{bandwidth, host};
 use client::{Client, whole};
-use files::Sizes;
 use latency::{Answers, while_doing};
 use rows::{Bounds, Case, Placed, RESIDENT, Row};
 use workflow::{Drawing, prompt};
@@ -46,6 +46,8 @@ struct Report {
     device_name: String,
     detail: String,
     shape: &'static str,
+    /// The model whose sizes were taken.
+    model: &'static str,
     model_bytes: u64,
     pixels: usize,
     text_tokens: usize,
@@ -79,21 +81,22 @@ struct VirtualVram {
 
 pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let device = machine.registry().get(args.device)?;
-    let (sizes, shape) = match args.shape {
-        ServedShape::Full => (Sizes::FULL, "12b"),
-        ServedShape::Small => (Sizes::SMALL, "small"),
+    let (family, released) = step::released(args)?;
+    let (released, shape) = match args.shape {
+        ServedShape::Full => (released, "12b"),
+        ServedShape::Small => (&family.small, "small"),
     };
-    let scratch = room_for(files::bytes(&sizes))?;
+    let scratch = room_for(files::bytes(released))?;
     let begun = Instant::now();
-    tell(&format!("writing {} to {}\n", ByteSize(files::bytes(&sizes)), scratch.path().display()));
-    let model_bytes = files::write_all(&scratch.join("models"), &sizes)?;
+    tell(&format!("writing {} to {}\n", ByteSize(files::bytes(released)), scratch.path().display()));
+    let model_bytes = files::write_all(&scratch.join("models"), released)?;
     let files_s = begun.elapsed().as_secs_f64();
     let model = scratch.join("models").join("diffusion_models").join(files::MODEL);
     let link = match device.id().kind {
         DeviceKind::Cpu => None,
         _ => Some(bandwidth::measure(device, machine.cpu())?.pinned_to_device),
     };
-    let bench_step_s = flux::resident_step(machine, device.id(), &model, (sizes.pixels, sizes.text))?;
+    let bench_step_s = step::resident_step(machine, device.id(), &model, (released.pixels, released.tokens))?;
     machine.registry().trim()?;
     let description = device.description();
     let mut report = Report {
@@ -104,8 +107,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         detail: description.detail.clone(),
         shape,
         model_bytes,
-        pixels: sizes.pixels,
-        text_tokens: sizes.text,
+        model: released.name,
+        pixels: released.pixels,
+        text_tokens: released.tokens,
         steps: args.steps,
         files_s,
         files_at: parent_of(scratch.path()),
@@ -117,7 +121,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         now: Vec::new(),
         left_out: Vec::new(),
     };
-    let bench = Bench { machine, compute: device.id(), sizes, base: scratch.path(), only: &args.only };
+    let bench =
+        Bench { machine, compute: device.id(), family, released, base: scratch.path(), only: &args.only };
     bench.fill(&mut report)?;
     ensure!(
         !report.is_empty() || !report.left_out.is_empty(),
@@ -157,13 +162,18 @@ fn parent_of(folder: &Path) -> String {
 struct Bench<'a> {
     machine: &'a Machine,
     compute: DeviceId,
-    sizes: Sizes,
+    family: &'static DiffusionFamily,
+    released: &'static ReleasedModel,
     /// The folder that the server works in.
     base: &'a Path,
     only: &'a str,
 }
 
 impl Bench<'_> {
+    fn shapes(&self) -> (&'static DiffusionFamily, &'static ReleasedModel) {
+        (self.family, self.released)
+    }
+
     fn fill(&self, report: &mut Report) -> Result<()> {
         let mut cases = rows::one_device(self.compute);
         let pair = self.pair();
@@ -205,7 +215,7 @@ impl Bench<'_> {
 
     fn measure(&self, client: &Client<'_>, case: &Case, report: &mut Report) {
         tell(&format!("{}\n", case.name));
-        match rows::measure(client, self.compute, case, (&self.sizes, report.steps)) {
+        match rows::measure(client, self.compute, case, (self.shapes(), report.steps)) {
             Ok(rows) => report.rows.extend(rows),
             Err(error) => report.left_out.push(format!("{}: {error:#}", case.name)),
         }
@@ -267,8 +277,10 @@ impl Bench<'_> {
     fn card_with(&self, client: &Client<'_>, gigabytes: f64) -> Result<(u64, Placed)> {
         client.free_all()?;
         let compute = self.compute.to_string();
-        client
-            .run(&prompt(&Drawing { virtual_vram_gb: gigabytes, ..self.one_step(&compute) }, &self.sizes))?;
+        client.run(&prompt(
+            &Drawing { virtual_vram_gb: gigabytes, ..self.one_step(&compute) },
+            self.shapes(),
+        ))?;
         let used = whole(&client.device(&compute)?["used_bytes"]);
         Ok((used, Placed::read(&client.model()?)))
     }
@@ -302,8 +314,8 @@ impl Bench<'_> {
         client.free_all()?;
         let compute = self.compute.to_string();
         let address = &client.server.address;
-        let plain = prompt(&self.one_step(&compute), &self.sizes);
-        let patched = prompt(&Drawing { lora: true, ..self.one_step(&compute) }, &self.sizes);
+        let plain = prompt(&self.one_step(&compute), self.shapes());
+        let patched = prompt(&Drawing { lora: true, ..self.one_step(&compute) }, self.shapes());
         answers.push(while_doing("a model loads and computes", address, || client.run(&plain))?.0);
         answers.push(while_doing("it is patched and computes", address, || client.run(&patched))?.0);
         answers.push(while_doing("it leaves", address, || client.free_all())?.0);
@@ -330,11 +342,12 @@ impl Report {
         let link =
             self.link_bytes_per_s.map_or(String::new(), |link| format!(", link {:.1} GB/s", link / 1e9));
         format!(
-            "{} ({}), FLUX of {} ({}), {} pixels square, {} text tokens{link}\n\
+            "{} ({}), a model of the size of {}, {} ({}), {} pixels square, {} text tokens{link}\n\
              without a server {:.1} ms; the server answers after {:.0} ms; files written in {:.1} s\n\n\
              {}\n{}\n{}\n{left_out}",
             self.device,
             self.device_name,
+            self.model,
             ByteSize(self.model_bytes),
             self.shape,
             self.pixels,

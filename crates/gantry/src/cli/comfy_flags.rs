@@ -82,7 +82,7 @@ const UNUSED: &[Unused] = &[
     bare("--deterministic", "results are the same every time"),
     Unused { flag: "--fast", values: Values::Many, here: "nothing is traded for precision" },
     bare("--disable-pinned-memory", MEMORY),
-    bare("--mmap-torch-files", "pickled files are not read"),
+    bare("--mmap-torch-files", "every file is mapped"),
     bare("--disable-mmap", "files are mapped"),
     bare("--dont-print-server", "the log is short"),
     bare("--quick-test-for-ci", "the server goes on"),

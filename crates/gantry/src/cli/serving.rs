@@ -1,8 +1,9 @@
-//! The arguments of `serve`, `run`, `free` and `check`. `serve` takes ComfyUI's own flags, so that scripts that
+//! The arguments of `serve`, `run` and `check`. `serve` takes ComfyUI's own flags, so that scripts that
 //! start ComfyUI start Gantry.
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use meta::DeviceId;
 
@@ -29,6 +30,32 @@ pub(crate) struct FolderArgs {
     /// More model folders: files as ComfyUI's extra_model_paths.yaml (repeatable)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) extra_model_paths_config: Vec<PathBuf>,
+}
+
+/// What requests to a server show.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TokenArgs {
+    /// The bearer token of requests, needed to listen beyond this machine; others see it in the list of processes, so
+    /// better use --token-file or the variable GANTRY_TOKEN
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    token: Option<String>,
+    /// A file whose first line is the token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// The token that a flag, its variable or a file says.
+    pub(crate) fn read(&self) -> Result<Option<String>> {
+        if let Some(file) = &self.token_file {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("--token-file {}: cannot be read", file.display()))?;
+            let token = text.lines().next().unwrap_or_default().trim().to_owned();
+            ensure!(!token.is_empty(), "--token-file {}: its first line is empty", file.display());
+            return Ok(Some(token));
+        }
+        Ok(self.token.clone().filter(|token| !token.is_empty()))
+    }
 }
 
 /// How outputs of nodes are kept.
@@ -98,9 +125,8 @@ pub(crate) struct ServeArgs {
     /// The largest request, in megabytes
     #[arg(long, value_name = "MB", default_value_t = 100.0)]
     pub(crate) max_upload_size: f64,
-    /// What requests must show as a bearer token; needed to listen beyond this machine
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) token: TokenArgs,
     /// Listen beyond this machine without a token
     #[arg(long)]
     pub(crate) no_token: bool,
@@ -138,6 +164,12 @@ pub(crate) struct ServeArgs {
     /// How loud the log is
     #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG", ignore_case = true)]
     pub(crate) verbose: Verbosity,
+    /// Write the log into this file, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+    /// Print where it listens as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Add the node classes that ComfyUI's own tests use
     #[arg(long)]
     pub(crate) testing_nodes: bool,
@@ -172,32 +204,14 @@ pub(crate) struct RunArgs {
     pub(crate) report: Output,
 }
 
-/// Arguments of `free`.
-#[derive(Args, Debug)]
-pub(crate) struct FreeArgs {
-    /// Unload models as their loaders said: those to eject if there are any, else those with nothing said
-    #[arg(long)]
-    pub(crate) unload_models: bool,
-    /// The same, and forget the outputs of nodes
-    #[arg(long)]
-    pub(crate) free_memory: bool,
-    /// Unload models that are to be kept, too
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// The server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8188")]
-    pub(crate) server: String,
-    /// The server's token
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) token: Option<String>,
-}
-
 /// Arguments of `check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
     /// Workflow files, or folders of them
     #[arg(required = true)]
     pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) folders: FolderArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nodes::Folders;
+use runtime::Folders;
 
 use super::{print, print_json};
 use crate::cli::{DoctorArgs, MachineArgs};
@@ -184,7 +184,7 @@ fn next_command(
     let folder = |path: &Path| format!(" --comfy-dir {}", quoted(path));
     let elsewhere = installs.iter().find(|install| install.path != place.base && install.model_files > 0);
     match elsewhere {
-        _ if found.is_flux_complete() || !found.models.is_empty() => {
+        _ if found.is_complete() || !found.models.is_empty() => {
             let folder = if here { String::new() } else { folder(&place.base) };
             (format!("gantry serve{folder}{port}"), "serves the models that were found")
         }

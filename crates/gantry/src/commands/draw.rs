@@ -2,14 +2,16 @@
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use device::Device;
 use meta::DeviceId;
 use placement::AllocationText;
 
-use crate::cli::{DrawArgs, PlaceArgs};
-use crate::drawing::{Drawing, ModelFiles, Place, Target};
+use super::{note, print_json};
+use crate::cli::{DrawArgs, FolderArgs, PlaceArgs};
+use crate::drawing::{Drawing, ModelFiles, Place, Pulled, Target};
 use crate::machine::Machine;
 use crate::serving;
 
@@ -22,11 +24,27 @@ pub(super) fn run(machine: &Machine, args: &DrawArgs) -> Result<ExitCode> {
         steps: args.steps,
         seed: args.seed,
         guidance: args.guidance,
-        files: ModelFiles::given(args)?,
+        cfg: args.cfg,
+        negative: args.negative.clone(),
+        files: ModelFiles::given(args, pulled(args)?.as_ref())?,
         place: place(machine, &args.place, serving::first_accelerator(machine))?,
     };
+    let start = Instant::now();
     target.write(&drawing.draw(machine)?)?;
+    let seconds = start.elapsed().as_secs_f64();
+    match &args.output {
+        Some(file) if args.json => print_json(&drawing.told(file, seconds))?,
+        Some(file) => note(&format!("drawn in {seconds:.1} s: {}\n", file.display())),
+        None => {}
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files of a short name, unless there is a file that is called so.
+fn pulled(args: &DrawArgs) -> Result<Option<Pulled>> {
+    let Some(name) = args.model.to_str().filter(|_| !args.model.exists()) else { return Ok(None) };
+    let folders = FolderArgs { base_directory: args.base_directory.clone(), ..FolderArgs::default() };
+    Pulled::find(name, &serving::folders(&folders)?)
 }
 
 /// Where to compute, and where bytes go.

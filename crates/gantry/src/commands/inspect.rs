@@ -1,7 +1,10 @@
-//! `gantry inspect`: what is in a model file, from its header alone.
+//! `gantry inspect`: what a model file is, whether it runs here and what is in it, from its header alone.
+
+mod account;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 use checkpoint::{Checkpoint, Entry};
@@ -12,6 +15,7 @@ use serde::Serialize;
 use super::{print, print_json};
 use crate::cli::InspectArgs;
 use crate::table::Table;
+use account::Account;
 
 #[derive(Serialize)]
 struct Inspection {
@@ -19,6 +23,8 @@ struct Inspection {
     format: String,
     /// Set where the file is one part of several and was opened alone.
     part: Option<String>,
+    #[serde(flatten)]
+    account: Account,
     files: usize,
     tensors: usize,
     parameters: u64,
@@ -26,6 +32,9 @@ struct Inspection {
     encodings: Vec<EncodingShare>,
     blocks: Vec<BlockGroup>,
     metadata_keys: Vec<String>,
+    /// What is strange about the file though it can be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<Vec<EntryRow>>,
 }
@@ -58,7 +67,7 @@ struct EntryRow {
 }
 
 pub(super) fn run(args: &InspectArgs) -> Result<ExitCode> {
-    let checkpoint = Checkpoint::open(&args.file)?;
+    let checkpoint = Arc::new(Checkpoint::open(&args.file)?);
     let inspection = inspect(&checkpoint, args.entries);
     if args.output.json {
         print_json(&inspection)?;
@@ -68,7 +77,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspect(checkpoint: &Checkpoint, with_entries: bool) -> Inspection {
+fn inspect(checkpoint: &Arc<Checkpoint>, with_entries: bool) -> Inspection {
     let entries = checkpoint.entries();
     let row = |entry: &Entry| EntryRow {
         name: entry.name().to_owned(),
@@ -81,6 +90,7 @@ fn inspect(checkpoint: &Checkpoint, with_entries: bool) -> Inspection {
         file: checkpoint.path().display().to_string(),
         format: checkpoint.format().to_string(),
         part: checkpoint.shard().map(|shard| format!("part {} of {}", shard.number, shard.count)),
+        account: Account::of(checkpoint),
         files: checkpoint.files().len(),
         tensors: entries.len(),
         parameters: entries.iter().map(parameters).sum(),
@@ -88,6 +98,7 @@ fn inspect(checkpoint: &Checkpoint, with_entries: bool) -> Inspection {
         encodings: encodings(entries),
         blocks: blocks(entries),
         metadata_keys: checkpoint.metadata().keys().map(str::to_owned).collect(),
+        warnings: checkpoint.warnings().to_vec(),
         entries: with_entries.then(|| entries.iter().map(row).collect()),
     }
 }
@@ -166,9 +177,10 @@ impl Inspection {
         let part = self.part.as_ref().map_or(String::new(), |part| format!(", {part}"));
         let files = if self.files == 1 { String::new() } else { format!(" in {} files", self.files) };
         let mut text = format!(
-            "{}: {}{part}{files}\n{} tensors, {} parameters, {}\n\n",
+            "{}: {}{part}{files}\n{}{} tensors, {} parameters, {}\n\n",
             self.file,
             self.format,
+            self.account.to_text(),
             self.tensors,
             counted(self.parameters),
             ByteSize(self.bytes),
@@ -187,6 +199,9 @@ impl Inspection {
             table.row(&[&group.name, &cells[0], &cells[1], &cells[2], &cells[3]]);
         }
         text += &table.to_string();
+        for warning in &self.warnings {
+            text += &format!("\nnote: {warning}\n");
+        }
         if let Some(entries) = &self.entries {
             let mut table = Table::new(&["tensor", "encoding", "shape", "bytes", "offset"]);
             for entry in entries {
@@ -213,7 +228,7 @@ mod tests {
     fn a_real_file_is_told_in_shares_and_groups() {
         let dir = testkit::ScratchDir::new().unwrap();
         let path = testkit::Manifest::bundled("flux_dev_micro-Q8_0").unwrap().write_to(dir.path()).unwrap();
-        let inspection = inspect(&Checkpoint::open(path).unwrap(), false);
+        let inspection = inspect(&Arc::new(Checkpoint::open(path).unwrap()), false);
         assert_eq!(inspection.parameters, inspection.encodings.iter().map(|e| e.parameters).sum::<u64>());
         assert_eq!(inspection.bytes, inspection.blocks.iter().map(|b| b.bytes).sum::<u64>());
         assert!(inspection.encodings.iter().any(|e| e.encoding == "Q8_0" && e.tensors > 20));

@@ -5,8 +5,8 @@ mod picture;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use nodes::studio::{PlanQuestion, SaidPlacing, Settings, Studio};
 use placement::Plan;
+use runtime::{PlanQuestion, Runtime, SaidPlacing, Settings};
 use server::shapes::PlanShape;
 
 use super::{print, print_json};
@@ -16,9 +16,9 @@ use crate::{environment, serving};
 
 pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     let settings = Settings { profile_file: environment::profile_file(), ..Settings::default() };
-    let folders = nodes::Folders::at(&environment::current_dir().context("finding the current folder")?);
-    let studio = serving::studio(machine, folders, args.compute, settings)?;
-    let plan = answer(&studio, args)?;
+    let folders = runtime::Folders::at(&environment::current_dir().context("finding the current folder")?);
+    let runtime = serving::runtime(machine, folders, args.compute, settings)?;
+    let plan = answer(&runtime, args)?;
     if let Some(path) = &args.picture {
         let name = args.file.file_name();
         let name = name.map_or_else(|| args.file.display().to_string(), |name| name.to_string_lossy().into());
@@ -33,15 +33,15 @@ pub(super) fn run(machine: &Machine, args: &PlanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(studio: &Studio, args: &PlanArgs) -> Result<Plan> {
+fn answer(runtime: &Runtime, args: &PlanArgs) -> Result<Plan> {
     // The text is read first: a slip in it should not wait for the file.
-    let allocation = studio.allocation_of(SaidPlacing {
+    let allocation = runtime.allocation_of(SaidPlacing {
         alloc: args.alloc.as_deref(),
         virtual_vram_gb: args.virtual_vram_gb,
         donor: Some(&args.donor),
         compute: args.compute,
     })?;
-    let file = studio.open_file(&args.file)?;
+    let file = runtime.open_file(&args.file)?;
     let question = PlanQuestion {
         part: args.part.map(PlanPart::role),
         compute: args.compute,
@@ -52,5 +52,5 @@ fn answer(studio: &Studio, args: &PlanArgs) -> Result<Plan> {
         cfg: args.cfg,
         text: None,
     };
-    Ok(studio.plan_file(&file, &question)?)
+    Ok(runtime.plan_file(&file, &question)?)
 }

@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use graph::{Literal, Map, Prompt, RunEnd, RunReport};
-use nodes::studio::Settings;
+use graph::{Catalogue, Literal, Map, Prompt, RunEnd, RunReport};
+use runtime::Settings;
 use serde_json::json;
 use workflow::Converted;
 
-use super::{print, print_json, tell};
+use super::{note, print, print_json, tell};
 use crate::cli::RunArgs;
 use crate::machine::Machine;
 use crate::profile::ModelProfile;
 use crate::running::{self, Job, Progress};
 use crate::{environment, profile, serving, workflow_file};
+
+/// What Ctrl-C means for a workflow.
+const IF_INTERRUPTED: &str = "what nodes had saved stays, the rest was not made";
 
 pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
     let start = Instant::now();
@@ -29,8 +32,8 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         profile_file: environment::profile_file(),
         ..Settings::default()
     };
-    let studio = serving::studio(machine, folders, args.compute, settings)?;
-    let catalogue = Arc::new(nodes::catalogue(&studio));
+    let runtime = serving::runtime(machine, folders, args.compute, settings)?;
+    let catalogue = Arc::new(nodes::catalogue(&runtime));
     let Converted { mut prompt, workflow, warnings } = {
         let file = workflow_file::read(&args.workflow)?;
         workflow::to_prompt(&file, &catalogue).with_context(|| format!("{}", args.workflow.display()))?
@@ -39,24 +42,25 @@ pub(super) fn run(machine: &Machine, args: &RunArgs) -> Result<ExitCode> {
         tell(&format!("{warning}\n"));
     }
     for setting in &args.set {
-        set(&mut prompt, setting)?;
+        set(&mut prompt, &catalogue, setting)?;
     }
     if args.convert {
         print_json(&prompt.to_literal())?;
         return Ok(ExitCode::SUCCESS);
     }
     let name = args.workflow.display().to_string();
-    let report = running::run(&catalogue, Job { name, prompt, workflow, progress: Progress::of_nodes() })?;
+    let job = Job { name, prompt, workflow, progress: Progress::of_nodes(), if_interrupted: IF_INTERRUPTED };
+    let report = running::run(&catalogue, job)?;
     if let Some(path) = &args.profile {
-        let profiles = ModelProfile::of_loaded(&studio.residency);
+        let profiles = ModelProfile::of_loaded(&runtime.residency);
         profile::write(path, &profiles)?;
         profiles.iter().for_each(|profile| tell(&profile.to_text()));
     }
-    finish(&report, &studio.folders, start, args.report.json)
+    finish(&report, &runtime.folders, start, args.report.json)
 }
 
 /// Sets an input by `NODE.INPUT=VALUE`; the value is JSON if it can be read as such, else text.
-fn set(prompt: &mut Prompt, setting: &str) -> Result<()> {
+fn set(prompt: &mut Prompt, catalogue: &Catalogue, setting: &str) -> Result<()> {
     let Some((place, value)) = setting.split_once('=') else {
         bail!("--set {setting}: write NODE.INPUT=VALUE, such as 3.seed=7");
     };
@@ -68,6 +72,7 @@ fn set(prompt: &mut Prompt, setting: &str) -> Result<()> {
         let ids: Vec<&str> = prompt.nodes.keys().map(AsRef::as_ref).collect();
         bail!("--set {setting}: there is no such node; there are {}", ids.join(", "));
     };
+    check_input(prompt, catalogue, (node, input)).with_context(|| format!("--set {setting}"))?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Literal::Text(value.to_owned()));
     if let Some(node) = prompt.nodes.get_mut(node) {
         node.inputs.get_or_insert_with(Map::new).insert(input.to_owned(), value);
@@ -75,8 +80,24 @@ fn set(prompt: &mut Prompt, setting: &str) -> Result<()> {
     Ok(())
 }
 
+/// An input that its node's class does not have would be left out without a word. Inputs that a choice brings are below
+/// its name.
+fn check_input(prompt: &Prompt, catalogue: &Catalogue, (node, input): (&str, &str)) -> Result<()> {
+    let class = prompt.nodes.get(node).and_then(|node| node.class_type.as_deref());
+    // A class that is not there is told when the prompt is proved.
+    let Some(class) = class.and_then(|class| catalogue.get(class)) else { return Ok(()) };
+    let schema = class.schema();
+    let is_below =
+        |name: &str| input.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if schema.inputs.iter().any(|known| is_below(&known.name)) {
+        return Ok(());
+    }
+    let names: Vec<&str> = schema.inputs.iter().map(|known| known.name.as_str()).collect();
+    bail!("node {node} ({}) has no input \"{input}\"; it has {}", schema.class, names.join(", "))
+}
+
 /// Tells what was saved, or what went wrong.
-fn finish(report: &RunReport, folders: &nodes::Folders, start: Instant, as_json: bool) -> Result<ExitCode> {
+fn finish(report: &RunReport, folders: &runtime::Folders, start: Instant, as_json: bool) -> Result<ExitCode> {
     match &report.end {
         RunEnd::Succeeded => {}
         RunEnd::Failed(failure) => bail!(
@@ -85,7 +106,7 @@ fn finish(report: &RunReport, folders: &nodes::Folders, start: Instant, as_json:
             failure.identity.class,
             failure.message.trim_end()
         ),
-        RunEnd::Interrupted { .. } => bail!("interrupted"),
+        RunEnd::Interrupted { .. } => return Err(running::Interrupted.into()),
     }
     if as_json {
         let outputs: serde_json::Map<_, _> = report
@@ -103,6 +124,6 @@ fn finish(report: &RunReport, folders: &nodes::Folders, start: Instant, as_json:
             print(&format!("{}\n", path.display()))?;
         }
     }
-    tell(&format!("done in {:.1} s\n", start.elapsed().as_secs_f64()));
+    note(&format!("done in {:.1} s\n", start.elapsed().as_secs_f64()));
     Ok(ExitCode::SUCCESS)
 }

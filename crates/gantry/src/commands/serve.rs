@@ -4,19 +4,23 @@ mod welcome;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, ensure};
 use device::Registry;
 use engine::EngineConfig;
 use graph::CacheMode;
-use nodes::studio::Settings;
+use runtime::Settings;
+use serde_json::json;
 use server::files::{FilesConfig, LogRing, WebPackages};
 use server::{ProcessInfo, ServerConfig, TlsFiles};
 
-use super::print;
-use crate::cli::{CacheArgs, ServeArgs};
+use super::{is_quiet, print};
+use crate::bars::{Bars, NodeBar};
+use crate::cli::{CacheArgs, ServeArgs, VERSION};
 use crate::machine::Machine;
+use crate::serving::LogConfig;
+use crate::templates::TEMPLATES;
 use crate::{environment, host, serving};
 
 /// Jobs that the history remembers.
@@ -26,7 +30,9 @@ pub(super) const DATABASE: &str = "gantry.db";
 
 pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Result<ExitCode> {
     let logs = LogRing::default();
-    serving::start_log(args.verbose, logs.clone());
+    let bars = Bars::default();
+    let log = LogConfig { verbosity: args.verbose, is_quiet: is_quiet(), file: args.log_file.clone() };
+    serving::start_log(&log, logs.clone(), bars.clone())?;
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -39,43 +45,45 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     let database = args.database.clone().unwrap_or_else(|| folders.user.join(DATABASE));
     make_database_folder(&database, &folders.user)?;
     warn_of_folders(&folders);
-    for folder in [&folders.input, &folders.output, &folders.user.join("default")] {
-        disk::remove_stale(folder);
-    }
-    let settings = Settings {
-        no_metadata: args.disable_metadata,
-        preview_size: Some(args.preview_size),
-        preview: serving::preview_method(args.preview_method),
-        profile_file: environment::profile_file(),
-    };
-    let studio = serving::studio(machine, folders, args.compute, settings)?;
-    let mut catalogue = nodes::catalogue(&studio);
+    remove_stale(&folders);
+    let runtime = serving::runtime(machine, folders, args.compute, settings(args))?;
+    let mut catalogue = nodes::catalogue(&runtime);
     if args.testing_nodes {
-        nodes::add_testing_classes(&mut catalogue, &studio);
+        nodes_testing::add(&mut catalogue, &runtime.host);
     }
-    tracing::info!("{} node classes; models compute on {}", catalogue.len(), studio.compute);
-    let config = server_config(args, &studio.folders, logs)?;
+    tracing::info!("{} node classes; models compute on {}", catalogue.len(), runtime.compute);
+    let mut config = server_config(args, &runtime.folders, logs)?;
+    config.sensors = Some(machine.sensors());
+    let (has_front_end, has_token) = (config.files.front_end.is_some(), config.token.is_some());
     let listen = || format!("--listen {} (see --token and --no-token)", args.listen);
     config.checked_addresses().with_context(listen)?;
     let engine = EngineConfig {
         database: Some(database),
         cache: cache_mode(&args.cache),
         history_limit: HISTORY,
-        host_memory: host_memory(studio.devices.clone()),
+        host_memory: host_memory(runtime.devices.clone()),
+        onlooker: Some(Arc::new(NodeBar::new(bars, &catalogue, None))),
+        ..EngineConfig::default()
     };
+    let (engine_slot, as_json) = (Arc::new(OnceLock::<Arc<engine::Engine>>::new()), args.json);
+    let queue = Arc::clone(&engine_slot);
     server::serve(
         config,
         engine,
         Arc::new(catalogue),
-        studio,
+        runtime,
         |server| {
             // Launchers wait for this line on the output; whoever reads it may be gone.
-            drop(print(&format!("{}\n", server.gui_line())));
             let url = server.url();
+            drop(print(&if as_json { listening(&url) } else { format!("{}\n", server.gui_line()) }));
+            let _ = engine_slot.set(Arc::clone(server.engine()));
+            if has_token {
+                tracing::info!("{}", welcome::with_token(&url));
+            }
             tracing::info!("{}", welcome::dashboard(&url));
             // Looking through large folders takes a while, and nobody has to wait for it.
             std::thread::spawn(move || {
-                if let Some(text) = welcome::without_models(&own_files, &url) {
+                if let Some(text) = welcome::without_models(&own_files, &url, has_front_end) {
                     tracing::info!("{text}");
                 }
             });
@@ -83,14 +91,59 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
         async {
             server::stop_signal().await;
             serving::exit_soon();
+            if let Some(engine) = queue.get() {
+                let queue = engine.queue();
+                tracing::info!("{}", at_the_end(queue.running.len(), queue.pending.len()));
+            }
         },
     )
-    .map_err(|error| match error {
-        server::Error::Bind { .. } => anyhow::Error::new(error).context(format!("--port {}", args.port)),
-        error => error.into(),
-    })?;
+    .map_err(|error| told_bind(error, args.port))?;
     serving::empty(&temp)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A port that cannot be had is told with its flag.
+fn told_bind(error: server::Error, port: u16) -> anyhow::Error {
+    match error {
+        server::Error::Bind { .. } => anyhow::Error::new(error).context(format!("--port {port}")),
+        error => error.into(),
+    }
+}
+
+/// What is made of the flags for nodes.
+fn settings(args: &ServeArgs) -> Settings {
+    Settings {
+        no_metadata: args.disable_metadata,
+        preview_size: Some(args.preview_size),
+        preview: serving::preview_method(args.preview_method),
+        profile_file: environment::profile_file(),
+        ..Settings::default()
+    }
+}
+
+/// Where it listens, for programs.
+fn listening(url: &str) -> String {
+    let told = json!({ "url": url, "dashboard": format!("{url}/gantry/"), "process": std::process::id(), "version": VERSION });
+    format!("{told}\n")
+}
+
+/// What becomes of the queue when the server stops.
+fn at_the_end(running: usize, waiting: usize) -> String {
+    let what = match (running, waiting) {
+        (0, 0) => return "stopping: no job runs or waits".to_owned(),
+        (0, 1) => "the job that waits goes".to_owned(),
+        (0, waiting) => format!("the {waiting} jobs that wait go"),
+        (_, 0) => "the running job goes".to_owned(),
+        (_, waiting) => format!("the running job and {waiting} that wait go"),
+    };
+    format!("stopping: {what} on at the next start")
+}
+
+/// Removes what an earlier run left half-written.
+fn remove_stale(folders: &runtime::Folders) {
+    for folder in [&folders.input, &folders.output, &folders.user.join("default")] {
+        disk::remove_stale(folder);
+    }
 }
 
 /// Makes the folder that the database goes into.
@@ -108,7 +161,7 @@ fn make_database_folder(database: &Path, user: &Path) -> Result<()> {
 }
 
 /// A folder that cannot be written to fails the first job that saves; better that it is known before.
-fn warn_of_folders(folders: &nodes::Folders) {
+fn warn_of_folders(folders: &runtime::Folders) {
     for (folder, flag) in [(&folders.output, "--output-directory"), (&folders.temp, "--temp-directory")] {
         let above = folder.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
         let why = if above.is_dir() { host::refuses_writing(above) } else { Some("it is a file".to_owned()) };
@@ -121,7 +174,7 @@ fn warn_of_folders(folders: &nodes::Folders) {
     }
 }
 
-fn server_config(args: &ServeArgs, folders: &nodes::Folders, logs: LogRing) -> Result<ServerConfig> {
+fn server_config(args: &ServeArgs, folders: &runtime::Folders, logs: LogRing) -> Result<ServerConfig> {
     ensure!(
         args.max_upload_size.is_finite() && args.max_upload_size > 0.0,
         "--max-upload-size {}: give a number of megabytes",
@@ -146,6 +199,7 @@ fn server_config(args: &ServeArgs, folders: &nodes::Folders, logs: LogRing) -> R
     let files = FilesConfig {
         folders: folders.clone(),
         front_end,
+        own_templates: TEMPLATES,
         templates: packages.templates,
         docs: packages.docs,
         max_upload_bytes: max_upload as u64,
@@ -156,6 +210,10 @@ fn server_config(args: &ServeArgs, folders: &nodes::Folders, logs: LogRing) -> R
             ensure!(file.is_file(), "{flag} {}: there is no such file", file.display());
         }
     }
+    ensure!(
+        args.tls_keyfile.is_some() == args.tls_certfile.is_some(),
+        "--tls-keyfile and --tls-certfile go together"
+    );
     let tls = |key: &PathBuf, certificate: &PathBuf| TlsFiles {
         key: key.clone(),
         certificate: certificate.clone(),
@@ -166,7 +224,7 @@ fn server_config(args: &ServeArgs, folders: &nodes::Folders, logs: LogRing) -> R
     config.tls = args.tls_keyfile.as_ref().zip(args.tls_certfile.as_ref()).map(|(key, cert)| tls(key, cert));
     config.cors_origin.clone_from(&args.enable_cors_header);
     config.max_upload_bytes = max_upload;
-    config.token.clone_from(&args.token);
+    config.token = args.token.read()?;
     config.allow_without_token = args.no_token;
     config.allowed_hosts.clone_from(&args.allow_host);
     config.self_only = args.disable_api_nodes;
@@ -174,7 +232,7 @@ fn server_config(args: &ServeArgs, folders: &nodes::Folders, logs: LogRing) -> R
     config.process = ProcessInfo {
         os: std::env::consts::OS.to_owned(),
         argv: environment::command_line(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: VERSION.to_owned(),
         front_end_version: packages.front_end_version,
     };
     Ok(config)
@@ -196,4 +254,17 @@ fn host_memory(devices: Registry) -> Option<engine::HostMemory> {
         memory.map_or(0.0, |memory| 1.0 - memory.free as f64 / memory.total.max(1) as f64)
     };
     Some(Box::new(used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queues_fate_is_told() {
+        assert_eq!(at_the_end(0, 0), "stopping: no job runs or waits");
+        assert_eq!(at_the_end(1, 0), "stopping: the running job goes on at the next start");
+        assert_eq!(at_the_end(1, 2), "stopping: the running job and 2 that wait go on at the next start");
+        assert_eq!(at_the_end(0, 1), "stopping: the job that waits goes on at the next start");
+    }
 }

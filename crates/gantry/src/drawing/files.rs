@@ -5,21 +5,57 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use checkpoint::Checkpoint;
-use models::detect::{Detected, Family, FluxVariant, Role, detect};
+use models::conditioning::CondInput;
+use models::detect::{Detected, Reader, Role, detect};
+use models::diffusion::{self, DiffusionFamily};
+use models::downloads;
+use models::workflow::WorkflowFile;
+use runtime::Folders;
 
 use crate::cli::DrawArgs;
-use crate::flux_parts::{FLUX_PARTS, FluxPart};
 
+/// Where text encoders and autoencoders lie.
+const TEXT_FOLDER: &str = "text_encoders";
+const AUTOENCODER_FOLDER: &str = "vae";
 /// The strengths that nodes take for a LoRA.
 pub(crate) const STRENGTHS: RangeInclusive<f64> = -100.0..=100.0;
 
-/// The files of a FLUX.1 model, by the names that loaders list.
+/// The files of a model that was pulled by its short name.
+pub(crate) struct Pulled {
+    model: PathBuf,
+    others: Vec<PathBuf>,
+}
+
+impl Pulled {
+    /// The files of a short name, where pulling puts them; none if there is no such name.
+    pub(crate) fn find(name: &str, folders: &Folders) -> Result<Option<Pulled>> {
+        let Some(set) = downloads::all().find(|set| set.name == name) else { return Ok(None) };
+        let (mut model, mut others, mut missing) = (None, Vec::new(), Vec::new());
+        for file in set.files {
+            let name = file.address.rsplit('/').next().unwrap_or_default();
+            let places = folders.places(file.folder).iter().map(|place| place.join(name));
+            match places.into_iter().find(|path| path.is_file()) {
+                None => missing.push(name),
+                Some(path) if [TEXT_FOLDER, AUTOENCODER_FOLDER].contains(&file.folder) => others.push(path),
+                Some(path) => model = model.or(Some(path)),
+            }
+        }
+        match model {
+            Some(model) if missing.is_empty() => Ok(Some(Pulled { model, others })),
+            _ => bail!("{name}: not here yet: {}; `gantry pull {name}` gets them", missing.join(", ")),
+        }
+    }
+}
+
+/// The files of a model, by the names that loaders list.
 pub(crate) struct ModelFiles {
+    /// The model's family.
+    pub(crate) family: &'static DiffusionFamily,
     /// The diffusion model.
     pub(crate) model: String,
-    /// The text encoders, unless the model's file is a checkpoint that has both. Of a kind that both files have, the
+    /// The text encoders, unless the model's file is a checkpoint that has all of them. Of a kind that two files have, the
     /// first one's counts.
-    pub(crate) encoders: Option<[String; 2]>,
+    pub(crate) encoders: Option<Vec<String>>,
     /// The autoencoder, unless the model's file has it.
     pub(crate) autoencoder: Option<String>,
     /// LoRAs, each at its strength.
@@ -44,34 +80,68 @@ struct Given<'a> {
 }
 
 impl ModelFiles {
-    /// The files that the flags name; a part that no file has is told with the flag that gives it.
-    pub(crate) fn given(args: &DrawArgs) -> Result<ModelFiles> {
-        let [diffusion, clip_l, t5, autoencoder] = &FLUX_PARTS;
-        let model = Given::open(diffusion.flag, &args.model)?;
-        if !diffusion.is_in(&model.found) {
-            return Err(model.found.wrong_kind("a FLUX.1 diffusion model").into());
-        }
+    /// The files that the flags name, and for parts that they do not, those that were pulled; a part that no file has is
+    /// told with the flag that gives it.
+    pub(crate) fn given(args: &DrawArgs, pulled: Option<&Pulled>) -> Result<ModelFiles> {
+        let model = Given::open("--model", pulled.map_or(args.model.as_path(), |pulled| &pulled.model))?;
+        let others = pulled.map_or(&[][..], |pulled| &pulled.others);
+        let others = others.iter().map(|path| Given::open("--model", path)).collect::<Result<Vec<_>>>()?;
+        let file_of = |part: &WorkflowFile| {
+            let other = || others.iter().find(|other| part.is_in(&other.found)).map(|other| other.path);
+            args.file(part.flag).or_else(other)
+        };
+        let part = model.found.part(Role::Diffusion, "a diffusion model")?;
+        let Some(Reader::Diffusion(family)) = part.reader.filter(|_| part.is_native()) else {
+            let known: Vec<&str> = diffusion::FAMILIES.iter().map(|family| family.variants).collect();
+            bail!(
+                "{} is {part}, which cannot be drawn with yet; what can is {}",
+                model.found.file,
+                known.join(", ")
+            );
+        };
+        let takes = (family.read)(&Checkpoint::open(model.path)?, part)?.takes();
         let mut offers = Vec::new();
         let own = model.path;
-        let clip_l = elsewhere(&model, clip_l, args.clip_l.as_deref())?;
-        let t5 = elsewhere(&model, t5, args.t5.as_deref())?;
-        let encoders = match (clip_l, t5) {
-            (None, None) => None,
-            // What was given goes before what the model's file has of the same kind.
-            (Some(given), other) | (other, Some(given)) => Some([given, other.unwrap_or(own)]),
+        let (mut encoders, mut inside) = (Vec::new(), false);
+        for file in family.workflow.files.iter().filter(|file| file.folder == TEXT_FOLDER) {
+            match elsewhere(&model, file, file_of(file))? {
+                Some(path) => encoders.push(path),
+                None => inside |= file.is_in(&model.found),
+            }
+        }
+        // What was given goes before what the model's file has of the same kind.
+        if inside && !encoders.is_empty() {
+            encoders.push(own);
+        }
+        let encoders = (!encoders.is_empty()).then_some(encoders);
+        let mut autoencoder = None;
+        for file in family.workflow.files.iter().filter(|file| file.folder == AUTOENCODER_FOLDER) {
+            autoencoder = elsewhere(&model, file, file_of(file))?.or(autoencoder);
+        }
+        let autoencoder = autoencoder.or_else(|| encoders.as_ref().map(|_| own));
+        let key = if encoders.is_none() { "checkpoints" } else { "diffusion_models" };
+        let encoder = |offers: &mut Vec<Offer>, files: Vec<&Path>| {
+            files.into_iter().map(|file| offer(offers, TEXT_FOLDER, file)).collect()
         };
-        let vae = elsewhere(&model, autoencoder, args.vae.as_deref())?;
-        let vae = vae.or_else(|| encoders.map(|_| own));
-        let key = if encoders.is_none() { "checkpoints" } else { diffusion.key };
         Ok(ModelFiles {
+            family,
             model: offer(&mut offers, key, own),
-            encoders: encoders.map(|files| files.map(|file| offer(&mut offers, FLUX_PARTS[1].key, file))),
-            autoencoder: vae.map(|file| offer(&mut offers, autoencoder.key, file)),
+            encoders: encoders.map(|files| encoder(&mut offers, files)),
+            autoencoder: autoencoder.map(|file| offer(&mut offers, AUTOENCODER_FOLDER, file)),
             loras: args.lora.iter().map(|text| lora(&mut offers, text)).collect::<Result<_>>()?,
-            takes_guidance: model.found.parts_for(Role::Diffusion).any(|part| takes_guidance(&part.family)),
+            takes_guidance: takes.contains(&CondInput::Guidance),
             offers,
         })
     }
+}
+
+/// What it is, its files, and the folder that they go to.
+pub(crate) fn goes_to(file: &WorkflowFile, folders: &Folders) -> String {
+    // Kinds have older names for their folders, too; the one with the name of the kind is today's.
+    let places = folders.places(file.folder);
+    let place = places.iter().find(|place| place.ends_with(file.folder)).or_else(|| places.first());
+    let place = place.map_or(String::new(), |place| format!(" -> {}", place.display()));
+    format!("{} ({}){place}", file.what, file.names)
 }
 
 impl<'a> Given<'a> {
@@ -81,16 +151,15 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Schnell was distilled without guidance.
-fn takes_guidance(family: &Family) -> bool {
-    !matches!(family, Family::Flux(FluxVariant::Schnell))
-}
-
 /// The file that was given for a part; none if the model's own file has it.
-fn elsewhere<'a>(model: &Given<'_>, part: &FluxPart, given: Option<&'a Path>) -> Result<Option<&'a Path>> {
+fn elsewhere<'a>(
+    model: &Given<'_>,
+    part: &WorkflowFile,
+    given: Option<&'a Path>,
+) -> Result<Option<&'a Path>> {
     let Some(path) = given else {
         ensure!(
-            part.is_in(&model.found),
+            part.is_in(&model.found) || !part.is_needed,
             "{} has no {}: give the file that has it with {} FILE",
             model.path.display(),
             part.described(),
@@ -101,7 +170,7 @@ fn elsewhere<'a>(model: &Given<'_>, part: &FluxPart, given: Option<&'a Path>) ->
     let file = Given::open(part.flag, path)?;
     if !part.is_in(&file.found) {
         let (what, seems) = (part.what.trim_start_matches("the "), file.found.seems());
-        bail!("{}: {} has no {what} for FLUX.1: it is {seems}", part.flag, path.display());
+        bail!("{}: {} has no {what} for this model: it is {seems}", part.flag, path.display());
     }
     Ok(Some(path))
 }
@@ -186,5 +255,23 @@ mod tests {
             let error = lora(&mut Vec::new(), text).unwrap_err().to_string();
             assert_eq!(error, format!("--lora {text}: a strength is a number from -100 to 100"));
         }
+    }
+
+    #[test]
+    fn pulled_files_are_found_by_their_short_name() {
+        let dir = testkit::ScratchDir::new().unwrap();
+        let folders = Folders::at(dir.path());
+        assert!(Pulled::find("no-such-model", &folders).unwrap().is_none());
+        let set = downloads::all().find(|set| set.files.len() > 2).unwrap();
+        let error = Pulled::find(set.name, &folders).err().unwrap().to_string();
+        assert!(error.contains(&format!("`gantry pull {}` gets them", set.name)), "{error}");
+        for file in set.files {
+            let place = &folders.places(file.folder)[0];
+            std::fs::create_dir_all(place).unwrap();
+            std::fs::write(place.join(file.address.rsplit('/').next().unwrap()), "x").unwrap();
+        }
+        let pulled = Pulled::find(set.name, &folders).unwrap().unwrap();
+        assert_eq!(pulled.others.len() + 1, set.files.len());
+        assert!(pulled.model.is_file());
     }
 }

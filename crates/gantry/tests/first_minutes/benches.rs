@@ -1,4 +1,4 @@
-//! `gantry bench load`, `served` and `server` in small: their records are whole.
+//! `gantry bench launches`, `load`, `served` and `server` in small: their records are whole.
 
 use serde_json::Value;
 use testkit::ScratchDir;
@@ -112,4 +112,19 @@ fn steps_are_measured_as_served() {
     }
     let model = report["model_bytes"].as_u64().unwrap();
     assert!(rows[0]["device_used_bytes"].as_u64().unwrap() >= model * 9 / 10, "{report:#}");
+}
+
+#[test]
+fn launches_are_measured_on_a_device_that_computes_nothing() {
+    let report = measured(&["launches", "--cpu"]);
+    has_record(&report);
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["linear", "modulated norm", "attention", "copy", "elementwise", "mix"], "{report:#}");
+    for row in rows {
+        assert_eq!(row["device"], "null:0", "{row:#}");
+        let us = |key: &str| row[key].as_f64().unwrap();
+        assert!(us("issued_us") > us("replayed_us") && us("replayed_us") > 0.0, "{row:#}");
+        assert!(us("operations") > 4000.0, "{row:#}");
+    }
 }

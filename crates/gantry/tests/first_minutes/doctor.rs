@@ -69,7 +69,7 @@ fn a_good_folder_works() {
     let (code, report) = doctor(dir.path(), &["--port", &port]);
     assert_eq!(code, Some(0), "{report:#}");
     assert_ne!(report["status"], "does not work");
-    for name in ["database", "models", "flux", "port"] {
+    for name in ["database", "models", "families", "port"] {
         assert_eq!(check(&report, name)["status"], "works", "{report:#}");
     }
     // How fast and how full the machine is that runs the tests is not known.
@@ -82,7 +82,7 @@ fn a_good_folder_works() {
     let is = |name: &str| files.iter().find(|file| file["name"] == name).unwrap()["is"].as_str().unwrap();
     assert!(is("demo-flux.safetensors").contains("FLUX"), "{models:#}");
     assert!(is("demo-t5.safetensors").contains("T5"), "{models:#}");
-    assert_eq!(check(&report, "flux")["facts"]["complete"], true);
+    assert_eq!(check(&report, "families")["facts"][0]["complete"], true);
     let disk = check(&report, "disk");
     assert!(disk["facts"]["bytes_per_s"].as_f64().unwrap() > 0.0, "{disk:#}");
     assert_eq!(report["next"], "gantry serve");
@@ -113,16 +113,16 @@ fn an_empty_folder_is_told_which_files_go_where() {
     let (code, report) = doctor(dir.path(), &["--port", &free_port()]);
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(check(&report, "models")["status"], "attention");
-    let flux = check(&report, "flux");
-    assert_eq!(flux["facts"]["missing"].as_array().unwrap().len(), 4);
-    let lines = flux["lines"].as_array().unwrap();
+    let families = check(&report, "families");
+    assert_eq!(families["facts"][0]["missing"].as_array().unwrap().len(), 4);
+    let lines = families["lines"].as_array().unwrap();
     let vae = dir.path().join("models").join("vae").display().to_string();
     assert!(
         lines.iter().any(|line| {
             let line = line.as_str().unwrap();
             line.contains("ae.safetensors") && line.ends_with(&vae)
         }),
-        "{flux:#}"
+        "{families:#}"
     );
     assert!(is_for_newcomers(&report["next"]), "{report:#}");
 }
@@ -183,7 +183,7 @@ fn an_install_of_comfyui_is_found_and_left_as_it_is() {
     assert_eq!(listing(&install), before);
     // The same install, asked about by name.
     let (_, report) = doctor(dir.path(), &["--comfy-dir", install.to_str().unwrap(), "--port", &free_port()]);
-    assert_eq!(check(&report, "flux")["facts"]["complete"], true);
+    assert_eq!(check(&report, "families")["facts"][0]["complete"], true);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod benches;
 mod doctor;
+mod habits;
 mod wrong_input;
 
 use std::path::Path;
@@ -10,6 +11,11 @@ use std::process::{Command, Output, Stdio};
 
 /// Runs the program in a folder, far from the home of whoever runs the tests.
 pub(crate) fn gantry(folder: &Path, arguments: &[&str]) -> Output {
+    program(folder, arguments).output().unwrap()
+}
+
+/// The same, not started yet.
+pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
     command.args(arguments).current_dir(folder).stdin(Stdio::null());
     command.env("HOME", folder.join("home")).env("PATH", folder.join("bin"));
@@ -18,7 +24,8 @@ pub(crate) fn gantry(folder: &Path, arguments: &[&str]) -> Output {
     {
         command.env_remove(name);
     }
-    command.output().unwrap()
+    command.env_remove("XDG_CONFIG_HOME").env_remove("GANTRY_CONFIG");
+    command
 }
 
 /// A file of the demo model.

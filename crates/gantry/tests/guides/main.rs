@@ -2,6 +2,7 @@
 //! error messages exist, and the pictures are what the program draws.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod configuration;
 #[path = "../demo_files/mod.rs"]
 mod demo_files;
 mod flags;
@@ -20,10 +21,10 @@ use markdown::{Block, Document};
 use shell::Line;
 use world::World;
 
-/// Commands that take minutes or need a GPU: their flags are checked, and they are not run.
-const NOT_RUN: [&str; 2] = ["selftest", "bench"];
+/// Commands that take minutes, need a GPU or the network: their flags are checked, and they are not run.
+const NOT_RUN: [&str; 3] = ["selftest", "bench", "pull"];
 /// Programs that guides may name besides ours.
-const OTHER_PROGRAMS: [&str; 3] = ["cargo", "pip", "python3"];
+const OTHER_PROGRAMS: [&str; 6] = ["bash", "cargo", "docker", "pip", "python3", "sh"];
 
 /// README, guides and the examples' page.
 fn documents() -> Vec<Document> {
@@ -133,7 +134,8 @@ fn script(world: &World, program: &str, flag: &str, block: &Block) -> Result<Str
         return Ok(String::new());
     };
     let told = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
-    let lacks_it = ["curl: not found", "bad option", "WebSocket is not defined"];
+    let lacks_it =
+        ["curl: not found", "bad option", "WebSocket is not defined", "No module named 'comfy_sdk'"];
     if lacks_it.iter().any(|text| told.contains(text)) {
         println!("not run, for want of a program: line {}", block.line);
         return Ok(told);
@@ -262,7 +264,7 @@ fn a_wrong_flag_file_or_route_in_a_text_is_found() {
 fn every_shell_block_says_so() {
     for document in documents() {
         for block in &document.blocks {
-            let known = ["sh", "text", "python", "js", "json"];
+            let known = ["sh", "text", "python", "js", "json", "toml"];
             let language = block.info.split(' ').next().unwrap_or_default();
             assert!(
                 known.contains(&language),

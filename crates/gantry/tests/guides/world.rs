@@ -48,6 +48,11 @@ impl World {
         copy_folder(&demo_files::root().join("examples"), &folder.join("examples"));
         copy_folder(&demo_files::root().join("examples/input"), &folder.join("input"));
         std::fs::create_dir_all(folder.join("docs/pictures")).unwrap();
+        let pulled = folder.join("models/checkpoints/flux1-schnell-fp8.safetensors");
+        demo_files::write_checkpoint(&pulled);
+        std::fs::write(folder.join("token.txt"), "SECRET\n").unwrap();
+        let own = folder.join("home/ComfyUI/user/default/workflows");
+        copy_folder(&demo_files::root().join("examples/editor"), &own);
         let words = ["serve", "--port", "0"].map(str::to_owned);
         let server = Server::start(&words, folder.path());
         World { folder, server }
@@ -81,7 +86,7 @@ impl World {
             return Ok(String::new());
         }
         let mut words = words.to_vec();
-        if words.iter().any(|word| word == "free") {
+        if words.first().is_some_and(|word| ["free", "ps", "stop"].contains(&word.as_str())) {
             words.extend(["--server".to_owned(), format!("http://127.0.0.1:{}", self.port())]);
         }
         let mut command = command(&words, self.path());

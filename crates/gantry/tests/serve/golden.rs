@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sampling::{Latent, LatentFormat, Sampler};
+use sampling::{Latent, Sampler};
 use serde_json::{Value, json};
 use testkit::{Golden, Report, ScratchDir};
 
@@ -74,7 +74,7 @@ fn samplers(server: &Server, about: &Value) -> Vec<Report> {
         // What is stored is in the model's scale, of the shape of the file's.
         let (shape, want) = golden.tensor(&format!("{stored}.x_final")).unwrap();
         let latent = Latent::new(shape.dims().to_vec(), values).unwrap();
-        let latent = LatentFormat::Flux.to_model(&latent).unwrap();
+        let latent = models::diffusion::flux::LATENT.to_model(&latent).unwrap();
         Report::new(format!("sampler {sampler}"), latent.values(), &want)
     };
     Sampler::ALL.iter().map(report).collect()

@@ -1,6 +1,7 @@
 //! The server as a program, spoken to over HTTP: what it computes, what stays loaded, what it survives.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod asking;
 mod bad_input;
 mod first_run;
 mod free_while_running;

@@ -10,12 +10,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use checkpoint::Checkpoint;
 use meta::DeviceId;
-use models::Probe;
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
 use models::vae::kl::Kl;
-use nodes::studio::PlanQuestion;
+use models::{Module, Probe};
 use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
+use runtime::PlanQuestion;
 use serde_json::{Value, json};
 use tensor::Tensor;
 

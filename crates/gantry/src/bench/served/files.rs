@@ -1,5 +1,5 @@
-//! Model files of random weights, made in seconds: a FLUX model of the published or of a small size, text encoders of the
-//! widths that it takes, and a LoRA for all its matrices.
+//! Model files of random weights, made in seconds: a diffusion model of its released or of a small size, text encoders of
+//! the widths that it takes, and a LoRA for all its matrices.
 //!
 //! Weights are cut from one stretch of random values per amplitude, so that making them costs no more than writing them;
 //! which values they are does not matter to the time of a step, only that they are not all the same.
@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, anyhow};
 use checkpoint::{NewTensor, SafetensorsHead};
 use meta::{DType, Encoding, Shape};
+use models::diffusion::ReleasedModel;
 use testkit::Procedural;
+
+use crate::bench::step;
 
 /// Random values that weights of one amplitude are cut from.
 const STRETCH: usize = 4 << 20;
@@ -32,51 +35,8 @@ const TEXT_HEAD: usize = 64;
 pub(super) const LORA_RANK: usize = 64;
 
 /// Where the files lie below a models folder.
-pub(super) const MODEL: &str = "served-flux.safetensors";
-pub(super) const CLIP: &str = "served-clip-l.safetensors";
-pub(super) const T5: &str = "served-t5.safetensors";
+pub(super) const MODEL: &str = "served-model.safetensors";
 pub(super) const LORA: &str = "served-lora.safetensors";
-
-/// The sizes of a FLUX model and of what it draws.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) hidden: usize,
-    pub(super) head: usize,
-    pub(super) double_blocks: usize,
-    pub(super) single_blocks: usize,
-    /// Width of T5's and of CLIP's results.
-    pub(super) context: usize,
-    pub(super) pooled: usize,
-    /// Width and height of the picture.
-    pub(super) pixels: usize,
-    /// Text tokens of a prompt.
-    pub(super) text: usize,
-}
-
-impl Sizes {
-    /// FLUX.1 as it was published, at its usual picture.
-    pub(super) const FULL: Sizes = Sizes {
-        hidden: 3072,
-        head: 128,
-        double_blocks: 19,
-        single_blocks: 38,
-        context: 4096,
-        pooled: 768,
-        pixels: 1024,
-        text: 512,
-    };
-    /// A model that two CPU cores can run.
-    pub(super) const SMALL: Sizes = Sizes {
-        hidden: 256,
-        head: 64,
-        double_blocks: 4,
-        single_blocks: 8,
-        context: 128,
-        pooled: 128,
-        pixels: 128,
-        text: 256,
-    };
-}
 
 /// A tensor to be made.
 struct Made {
@@ -104,83 +64,50 @@ impl Made {
     }
 }
 
+/// The name of an encoder's file.
+pub(super) fn encoder_file(key: &str) -> String {
+    format!("served-{key}.safetensors")
+}
+
 /// Bytes of all files together, but for their heads.
-pub(super) fn bytes(sizes: &Sizes) -> u64 {
-    let model = flux(sizes);
-    let all = [clip(sizes.pooled), t5(sizes.context), lora(&model), model];
+pub(super) fn bytes(released: &ReleasedModel) -> u64 {
+    let model = model(released);
+    let mut all: Vec<Vec<Made>> = released.encoders.iter().map(|(key, width)| encoder(key, *width)).collect();
+    all.extend([lora(&model), model]);
     let values = |made: &Made| made.shape.iter().product::<usize>() as u64;
     all.iter().flatten().map(values).sum::<u64>() * DType::BF16.bytes() as u64
 }
 
 /// Writes all files below a models folder; the bytes of the model.
-pub(super) fn write_all(models: &Path, sizes: &Sizes) -> Result<u64> {
+pub(super) fn write_all(models: &Path, released: &ReleasedModel) -> Result<u64> {
     let write = |folder: &str, name: &str, tensors: &[Made]| -> Result<u64> {
         let folder = models.join(folder);
         std::fs::create_dir_all(&folder)?;
         write(&folder.join(name), tensors).with_context(|| format!("writing {name}"))
     };
-    write("text_encoders", CLIP, &clip(sizes.pooled))?;
-    write("text_encoders", T5, &t5(sizes.context))?;
-    let model = flux(sizes);
+    for (key, width) in released.encoders {
+        write("text_encoders", &encoder_file(key), &encoder(key, *width))?;
+    }
+    let model = model(released);
     write("loras", LORA, &lora(&model))?;
     write("diffusion_models", MODEL, &model)
 }
 
-/// The tensors of a FLUX model, with guidance as dev has it.
-fn flux(sizes: &Sizes) -> Vec<Made> {
-    let Sizes { hidden, head, context, pooled, .. } = *sizes;
-    let mut tensors = Vec::new();
-    let mut linear = |name: String, out: usize, from: usize| {
-        tensors.push(Made::matrix(format!("{name}.weight"), out, from));
-        tensors.push(Made::bias(format!("{name}.bias"), out));
+/// The tensors of the diffusion model.
+fn model(released: &ReleasedModel) -> Vec<Made> {
+    let made = |(name, shape): (String, Shape)| {
+        let (amplitude, offset) = step::amplitude(&name, shape.dims());
+        Made { name, shape: shape.dims().to_vec(), amplitude: amplitude as f32, offset: offset as f32 }
     };
-    linear("img_in".to_owned(), hidden, 64);
-    for (name, width) in [("time_in", 256), ("vector_in", pooled), ("guidance_in", 256)] {
-        linear(format!("{name}.in_layer"), hidden, width);
-        linear(format!("{name}.out_layer"), hidden, hidden);
-    }
-    linear("txt_in".to_owned(), hidden, context);
-    for block in 0..sizes.double_blocks {
-        for side in ["img", "txt"] {
-            let name = |part: &str| format!("double_blocks.{block}.{side}_{part}");
-            linear(name("mod.lin"), 6 * hidden, hidden);
-            linear(name("attn.qkv"), 3 * hidden, hidden);
-            linear(name("attn.proj"), hidden, hidden);
-            linear(name("mlp.0"), 4 * hidden, hidden);
-            linear(name("mlp.2"), hidden, 4 * hidden);
-        }
-    }
-    for block in 0..sizes.single_blocks {
-        let name = |part: &str| format!("single_blocks.{block}.{part}");
-        linear(name("linear1"), 7 * hidden, hidden);
-        linear(name("linear2"), hidden, 5 * hidden);
-        linear(name("modulation.lin"), 3 * hidden, hidden);
-    }
-    linear("final_layer.linear".to_owned(), 64, hidden);
-    linear("final_layer.adaLN_modulation.1".to_owned(), 2 * hidden, hidden);
-    for kind in ["query_norm", "key_norm"] {
-        for block in 0..sizes.double_blocks {
-            for side in ["img", "txt"] {
-                let name = format!("double_blocks.{block}.{side}_attn.norm.{kind}.scale");
-                tensors.push(Made::factors(name, head));
-            }
-        }
-        for block in 0..sizes.single_blocks {
-            tensors.push(Made::factors(format!("single_blocks.{block}.norm.{kind}.scale"), head));
-        }
-    }
-    // Published files have blocks one after the other.
-    tensors.sort_by_cached_key(|tensor| place_of(&tensor.name));
-    tensors
+    (released.tensors)(usize::MAX).into_iter().map(made).collect()
 }
 
-/// The part of the model that a tensor is in, and its number there.
-fn place_of(name: &str) -> (usize, usize) {
-    let mut parts = name.split('.');
-    let part = ["double_blocks", "single_blocks", "final_layer"];
-    let part = parts.next().and_then(|first| part.iter().position(|known| *known == first));
-    let number = parts.next().and_then(|number| number.parse().ok());
-    (part.map_or(0, |part| part + 1), number.unwrap_or(0))
+/// The tensors of a text encoder.
+fn encoder(key: &str, width: usize) -> Vec<Made> {
+    if key.starts_with("clip") {
+        return clip(width);
+    }
+    t5(&T5Sizes { width, inner: 2 * TEXT_HEAD, mlp: TEXT_HEAD, layers: TEXT_LAYERS })
 }
 
 /// A LoRA for every matrix of a model.
@@ -199,18 +126,32 @@ fn lora(model: &[Made]) -> Vec<Made> {
     matrices.flat_map(pair).collect()
 }
 
-fn t5(width: usize) -> Vec<Made> {
-    let (inner, mlp) = (2 * TEXT_HEAD, TEXT_HEAD);
+/// Writes a text encoder of the size of T5-XXL.
+pub(in crate::bench) fn write_t5_xxl(path: &Path) -> Result<u64> {
+    write(path, &t5(&T5Sizes { width: 4096, inner: 4096, mlp: 10240, layers: 24 }))
+}
+
+/// The sizes of a T5 encoder.
+struct T5Sizes {
+    width: usize,
+    inner: usize,
+    mlp: usize,
+    layers: usize,
+}
+
+fn t5(sizes: &T5Sizes) -> Vec<Made> {
+    let T5Sizes { width, inner, mlp, layers } = *sizes;
     let mut tensors = vec![Made::matrix("shared.weight", T5_TOKENS, 12)];
     tensors[0].shape = vec![T5_TOKENS, width];
-    for block in 0..TEXT_LAYERS {
+    for block in 0..layers {
         let name = |part: &str| format!("encoder.block.{block}.layer.{part}.weight");
         for part in ["q", "k", "v"] {
             tensors.push(Made::matrix(name(&format!("0.SelfAttention.{part}")), inner, width));
         }
         tensors.push(Made::matrix(name("0.SelfAttention.o"), width, inner));
         if block == 0 {
-            tensors.push(Made::matrix(name("0.SelfAttention.relative_attention_bias"), 32, 2));
+            let heads = Made::matrix(name("0.SelfAttention.relative_attention_bias"), 32, inner / TEXT_HEAD);
+            tensors.push(heads);
         }
         tensors.push(Made::factors(name("0.layer_norm"), width));
         tensors.push(Made::matrix(name("1.DenseReluDense.wi_0"), mlp, width));
@@ -248,6 +189,7 @@ fn clip(width: usize) -> Vec<Made> {
     }
     tensors.push(Made::factors(name("final_layer_norm.weight"), width));
     tensors.push(Made::bias(name("final_layer_norm.bias"), width));
+    tensors.push(Made::matrix("text_projection.weight", width, width));
     tensors
 }
 
@@ -343,32 +285,33 @@ fn stretches(tensors: &[Made]) -> Result<BTreeMap<[u32; 2], Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use checkpoint::Checkpoint;
-    use models::detect::{Family, FluxVariant, Role, detect};
-    use models::diffusion::flux::Flux;
+    use models::detect::{Role, detect};
+    use models::diffusion::FAMILIES;
 
     use super::*;
 
     #[test]
     fn what_is_written_is_what_its_name_says() {
         let dir = testkit::ScratchDir::new().unwrap();
-        let model_bytes = write_all(dir.path(), &Sizes::SMALL).unwrap();
+        let small = &FAMILIES[0].small;
+        let model_bytes = write_all(dir.path(), small).unwrap();
         let open = |folder: &str, name: &str| Checkpoint::open(dir.path().join(folder).join(name)).unwrap();
         let model = open("diffusion_models", MODEL);
         assert_eq!(std::fs::metadata(model.path()).unwrap().len(), model_bytes);
         let found = detect(&model);
-        assert_eq!(found.part(Role::Diffusion, "a model").unwrap().family, Family::Flux(FluxVariant::Dev));
-        let flux = Flux::read(&model, &found).unwrap();
-        assert_eq!((flux.config().double_blocks, flux.config().single_blocks), (4, 8));
-        flux.manifest(&model).unwrap();
-        for name in [CLIP, T5] {
+        let part = found.part(Role::Diffusion, "a model").unwrap();
+        assert!(part.is_read_by(FAMILIES[0].name), "{part}");
+        (FAMILIES[0].read)(&model, part).unwrap().manifest(&model).unwrap();
+        let encoders: Vec<String> = small.encoders.iter().map(|(key, _)| encoder_file(key)).collect();
+        for name in &encoders {
             let encoder = open("text_encoders", name);
             let found = detect(&encoder);
             assert!(found.part(Role::Text, "an encoder").is_ok(), "{name}");
         }
-        let files =
-            [("diffusion_models", MODEL), ("text_encoders", CLIP), ("text_encoders", T5), ("loras", LORA)];
+        let mut files = vec![("diffusion_models", MODEL), ("loras", LORA)];
+        files.extend(encoders.iter().map(|name| ("text_encoders", name.as_str())));
         let tensors: u64 = files.iter().map(|(folder, name)| open(folder, name).tensor_bytes()).sum();
-        assert_eq!(tensors, bytes(&Sizes::SMALL));
+        assert_eq!(tensors, bytes(small));
         // A pair for every matrix, in the names of the model.
         let lora = open("loras", LORA);
         let matrices = model.entries().iter().filter(|entry| entry.shape().dims().len() == 2).count();
@@ -381,7 +324,7 @@ mod tests {
     #[test]
     fn the_published_model_has_its_size() {
         let values: u64 =
-            flux(&Sizes::FULL).iter().map(|made| made.shape.iter().product::<usize>() as u64).sum();
+            model(&FAMILIES[0].released).iter().map(|made| made.shape.iter().product::<usize>() as u64).sum();
         assert_eq!(values, 11_901_408_320);
     }
 

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use meta::DeviceId;
+use models::diffusion::{DiffusionFamily, ReleasedModel};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::client::{Client, HostMemory, Job, whole};
-use super::files::Sizes;
 use super::workflow::{Drawing, prompt};
 
 /// The guidances that rows are measured with: one evaluation a step, and two.
@@ -166,7 +166,7 @@ pub(super) fn measure(
     client: &Client<'_>,
     compute: DeviceId,
     case: &Case,
-    (sizes, steps): (&Sizes, usize),
+    (shapes, steps): ((&DiffusionFamily, &ReleasedModel), usize),
 ) -> Result<Vec<Row>> {
     client.free_all()?;
     let compute = compute.to_string();
@@ -183,8 +183,8 @@ pub(super) fn measure(
             steps,
             seed: 1,
         };
-        let first = client.run(&prompt(&drawing, sizes))?;
-        let second = client.run(&prompt(&Drawing { seed: 2, ..drawing }, sizes))?;
+        let first = client.run(&prompt(&drawing, shapes))?;
+        let second = client.run(&prompt(&Drawing { seed: 2, ..drawing }, shapes))?;
         let device = client.device(&compute)?;
         rows.push(Row {
             name: case.row_name(*cfg),

@@ -1,8 +1,9 @@
 //! The workflows that are posted: what people run, with the loader that says where a model's bytes go.
 
+use models::diffusion::{DiffusionFamily, ReleasedModel};
 use serde_json::{Value, json};
 
-use super::files::{CLIP, LORA, MODEL, Sizes, T5};
+use super::files::{LORA, MODEL, encoder_file};
 
 /// The node whose steps are measured.
 pub(super) const SAMPLER: &str = "7";
@@ -28,7 +29,7 @@ pub(super) struct Drawing<'a> {
 }
 
 /// A picture's latent from text, saved.
-pub(super) fn prompt(drawing: &Drawing<'_>, sizes: &Sizes) -> Value {
+pub(super) fn prompt(drawing: &Drawing<'_>, (family, released): (&DiffusionFamily, &ReleasedModel)) -> Value {
     let text =
         |text: &str| json!({ "class_type": "CLIPTextEncode", "inputs": { "text": text, "clip": ["3", 0] } });
     let model = if drawing.lora { "lora" } else { LOADER };
@@ -37,14 +38,13 @@ pub(super) fn prompt(drawing: &Drawing<'_>, sizes: &Sizes) -> Value {
             "unet_name": MODEL, "weight_dtype": drawing.weight_dtype,
             "compute_device": drawing.compute, "virtual_vram_gb": drawing.virtual_vram_gb, "donor_device": "cpu",
             "expert_mode_allocations": drawing.allocation, "eject_models": false, "keep_loaded": true } },
-        "2": { "class_type": "DualCLIPLoader", "inputs": {
-            "clip_name1": CLIP, "clip_name2": T5, "type": "flux", "device": "cpu" } },
+        "2": encoders(family, released),
         "3": { "class_type": "T5TokenizerOptions", "inputs": {
-            "clip": ["2", 0], "min_padding": 0, "min_length": sizes.text } },
+            "clip": ["2", 0], "min_padding": 0, "min_length": released.tokens } },
         "4": text("a red fox in the snow"),
         "5": text("blurred, dark"),
-        "6": { "class_type": "EmptySD3LatentImage", "inputs": {
-            "width": sizes.pixels, "height": sizes.pixels, "batch_size": 1 } },
+        "6": { "class_type": family.workflow.latent, "inputs": {
+            "width": released.pixels, "height": released.pixels, "batch_size": 1 } },
         SAMPLER: { "class_type": "KSampler", "inputs": {
             "model": [model, 0], "positive": ["4", 0], "negative": ["5", 0], "latent_image": ["6", 0],
             "seed": drawing.seed, "steps": drawing.steps, "cfg": drawing.cfg, "sampler_name": "euler",
@@ -59,8 +59,23 @@ pub(super) fn prompt(drawing: &Drawing<'_>, sizes: &Sizes) -> Value {
     prompt
 }
 
+/// The loader of the family's text encoders.
+fn encoders(family: &DiffusionFamily, released: &ReleasedModel) -> Value {
+    let files: Vec<String> = released.encoders.iter().map(|(key, _)| encoder_file(key)).collect();
+    match files.as_slice() {
+        [first, second, third] => json!({ "class_type": "TripleCLIPLoader", "inputs": {
+            "clip_name1": first, "clip_name2": second, "clip_name3": third } }),
+        [first, second] => json!({ "class_type": "DualCLIPLoader", "inputs": {
+            "clip_name1": first, "clip_name2": second, "type": family.workflow.text.name, "device": "cpu" } }),
+        files => json!({ "class_type": "CLIPLoader", "inputs": {
+            "clip_name": files.first(), "type": family.workflow.text.name, "device": "cpu" } }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use models::diffusion::FAMILIES;
+
     use super::*;
 
     #[test]
@@ -75,11 +90,11 @@ mod tests {
             steps: 2,
             seed: 3,
         };
-        let plain = prompt(&drawing, &Sizes::SMALL);
+        let plain = prompt(&drawing, (FAMILIES[0], &FAMILIES[0].small));
         assert_eq!(plain[SAMPLER]["inputs"]["model"], json!([LOADER, 0]));
         assert!(plain.get("lora").is_none());
         drawing.lora = true;
-        let patched = prompt(&drawing, &Sizes::SMALL);
+        let patched = prompt(&drawing, (FAMILIES[0], &FAMILIES[0].small));
         assert_eq!(patched[SAMPLER]["inputs"]["model"], json!(["lora", 0]));
         assert_eq!(patched["lora"]["inputs"]["model"], json!([LOADER, 0]));
     }

@@ -8,12 +8,12 @@ use meta::{ByteSize, DeviceKind};
 use serde_json::{Value, json};
 
 use super::check::Check;
+use crate::bandwidth;
 use crate::host::{self, LockLimit};
 use crate::machine::Machine;
-use crate::{bandwidth, selftest};
 
-/// FLUX in 8 bits with its text encoders, in round numbers; with less memory only smaller models run.
-const MEMORY_FOR_FLUX: u64 = 16 << 30;
+/// A model of 12 billion parameters in 8 bits with its text encoders, in round numbers; with less memory only smaller models run.
+const MEMORY_FOR_LARGE_MODELS: u64 = 16 << 30;
 /// NVIDIA's number on the PCI bus.
 const NVIDIA: &str = "0x10de";
 /// AMD's.
@@ -71,12 +71,12 @@ fn check_memory(memory: MemoryInfo, limit: Option<u64>) -> Check {
     let is_contained = limit.is_some_and(|limit| limit <= memory.total);
     let whose = if is_contained { " that this container may use" } else { "" };
     let says = format!("{} of {}{whose} are available", ByteSize(memory.free), ByteSize(memory.total));
-    let check = if memory.free >= MEMORY_FOR_FLUX {
+    let check = if memory.free >= MEMORY_FOR_LARGE_MODELS {
         Check::works("memory", format!("{says}."))
     } else {
         let advice = match is_contained {
-            true => "Raise the container's limit, or use a model in GGUF (Q4_K_S of FLUX takes 7 GB).",
-            false => "Close other programs, or use a model in GGUF (Q4_K_S of FLUX takes 7 GB).",
+            true => "Raise the container's limit, or use a model in GGUF (Q4_K_S takes 7 GB of 24).",
+            false => "Close other programs, or use a model in GGUF (Q4_K_S takes 7 GB of 24).",
         };
         Check::attention(
             "memory",
@@ -122,7 +122,7 @@ fn gpu(machine: &Machine, device: &Device) -> Check {
     let memory = device.memory().unwrap_or_default();
     let link = bandwidth::measure(device, machine.cpu()).ok();
     // Attention takes every library that there is, cuDNN included.
-    let result = selftest::run(machine.cpu(), std::slice::from_ref(device), "attention");
+    let result = conformance::run(machine.cpu(), std::slice::from_ref(device), "attention");
     let facts = json!({
         "device": id.to_string(),
         "name": description.name,
@@ -131,7 +131,7 @@ fn gpu(machine: &Machine, device: &Device) -> Check {
         "total_bytes": memory.total,
         "free_bytes": memory.free,
         "bandwidth_bytes_per_s": link,
-        "computes": result.as_ref().is_ok_and(selftest::Report::passed),
+        "computes": result.as_ref().is_ok_and(conformance::Report::passed),
     });
     let speed = link.map_or(String::new(), |link| {
         format!("; {:.1} GB/s from pinned memory", link.pinned_to_device / 1e9)
@@ -185,12 +185,14 @@ fn no_cuda(why: &str) -> Check {
         Check::attention(
             "cuda",
             "There is a graphics card of AMD; Gantry computes on NVIDIA cards and on the CPU only.",
-            "Nothing; models compute on the CPU, which is slow for FLUX.",
+            "Nothing; models compute on the CPU, which is slow for large models.",
         )
     } else {
         Check::attention(
             "cuda",
-            format!("There is no GPU to use: {why}. Models compute on the CPU, which is slow for FLUX."),
+            format!(
+                "There is no GPU to use: {why}. Models compute on the CPU, which is slow for large models."
+            ),
             "Nothing if this machine has no NVIDIA card; otherwise install NVIDIA's driver.",
         )
     };

@@ -25,8 +25,8 @@ const PIECE: usize = 8 << 20;
 const SMALLEST: u64 = 8 << 20;
 /// A disk slower than this makes the first load of a model a long wait.
 const SLOW: f64 = 300e6;
-/// FLUX in 16 bits, to say what a rate means.
-const FLUX_BYTES: f64 = 23.8e9;
+/// A model of 12 billion parameters in 16 bits, to say what a rate means.
+const LARGE_MODEL_BYTES: f64 = 23.8e9;
 
 /// What was measured.
 struct Rate {
@@ -106,9 +106,9 @@ fn told(what: &Path, is_model: bool, rate: &Rate) -> Check {
     let file =
         if is_model { what.display().to_string() } else { format!("a trial file in {}", what.display()) };
     let says = format!(
-        "{file} is read at {:.2} GB/s{source}. FLUX in 16 bits takes {:.0} s at that rate.",
+        "{file} is read at {:.2} GB/s{source}. 12 billion parameters in 16 bits take {:.0} s at that rate.",
         per_second / 1e9,
-        FLUX_BYTES / per_second,
+        LARGE_MODEL_BYTES / per_second,
     );
     let check = if per_second < SLOW {
         Check::attention(

@@ -1,18 +1,21 @@
 //! Model files: what each is, by its header alone, and which of them cannot be used.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use checkpoint::{Checkpoint, Error, Refusal};
+use checkpoint::{Checkpoint, Error, HeaderFault, Refusal};
 use meta::ByteSize;
-use models::detect::{Family, Role, detect};
-use nodes::Folders;
+use models::detect::{Part, Role, detect};
+use models::diffusion::{DiffusionFamily, FAMILIES};
+use models::workflow::WorkflowFile;
+use runtime::Folders;
 use serde_json::{Value, json};
 
 use super::Place;
 use super::check::Check;
-use crate::flux_parts::{FLUX_PARTS, FluxPart};
+use crate::drawing::goes_to;
 
 /// The most files that are opened.
 const MOST_FILES: usize = 500;
@@ -44,7 +47,7 @@ pub(super) struct Model {
     name: String,
     seems: String,
     precision: Option<String>,
-    parts: Vec<(Role, Family)>,
+    parts: Vec<Part>,
 }
 
 /// A file that cannot be opened.
@@ -77,10 +80,11 @@ impl Fault {
     fn of(error: &Error) -> Fault {
         match error {
             Error::Refused { reason, .. } => match reason {
-                Refusal::TorchZip | Refusal::TorchLegacy | Refusal::Pickle | Refusal::Tar => Fault::Pickle,
+                Refusal::Pickle | Refusal::Tar => Fault::Pickle,
                 Refusal::Empty | Refusal::Zeros => Fault::Truncated,
                 _ => Fault::NoModel,
             },
+            Error::Header { fault: HeaderFault::Pickle { .. }, .. } => Fault::Pickle,
             Error::Truncated { .. } | Error::TruncatedHeader { .. } => Fault::Truncated,
             Error::Io { .. } => Fault::Unreadable,
             _ => Fault::NoModel,
@@ -143,7 +147,7 @@ fn open(path: &Path, key: &'static str, name: &str) -> Result<Model, Unusable> {
         name: name.to_owned(),
         seems: detected.seems(),
         precision: detected.parts.first().map(|part| part.precision.to_string()),
-        parts: detected.parts.iter().map(|part| (part.role, part.family)).collect(),
+        parts: detected.parts,
     })
 }
 
@@ -176,19 +180,23 @@ fn astray(folders: &Folders) -> Vec<PathBuf> {
 }
 
 impl Found {
-    fn has(&self, part: &FluxPart) -> bool {
-        let mut parts = self.models.iter().flat_map(|model| &model.parts);
-        parts.any(|(role, family)| (part.is_it)(*role, family))
+    fn has(&self, file: &WorkflowFile) -> bool {
+        self.models.iter().flat_map(|model| &model.parts).any(file.is_it)
     }
 
-    /// Whether every part of a FLUX model is there.
-    pub(super) fn is_flux_complete(&self) -> bool {
-        FLUX_PARTS.iter().all(|part| self.has(part))
+    /// What a family's pictures need and nothing has.
+    fn missing(&self, family: &DiffusionFamily) -> Vec<&'static WorkflowFile> {
+        family.workflow.files.iter().filter(|file| file.is_needed && !self.has(file)).collect()
+    }
+
+    /// Whether all files of some family's pictures are there.
+    pub(super) fn is_complete(&self) -> bool {
+        FAMILIES.iter().any(|family| self.missing(family).is_empty())
     }
 }
 
 pub(super) fn checks(found: &Found, place: &Place) -> Vec<Check> {
-    let mut checks = vec![models(found, place), flux(found, place)];
+    let mut checks = vec![models(found, place), families(found, place)];
     checks.extend(misplaced(found, place));
     checks.extend(unreadable_folders(found));
     checks.extend(unusable(found));
@@ -254,22 +262,32 @@ fn bounded(lines: &[String]) -> Vec<String> {
     shown
 }
 
-/// Whether a FLUX workflow has all its files.
-fn flux(found: &Found, place: &Place) -> Check {
-    let missing: Vec<&FluxPart> = FLUX_PARTS.iter().filter(|part| !found.has(part)).collect();
-    let names: Vec<&str> = missing.iter().map(|part| part.what).collect();
-    let facts = json!({ "complete": missing.is_empty(), "missing": names });
-    if missing.is_empty() {
-        return Check::works("flux", "All parts of a FLUX model are there.").with_facts(facts);
+/// Which families have all files that a picture takes; what the one lacks that has most of them, if none has all.
+fn families(found: &Found, place: &Place) -> Check {
+    let missing: Vec<_> = FAMILIES.iter().map(|family| (*family, found.missing(family))).collect();
+    let names = |files: &[&WorkflowFile]| files.iter().map(|file| file.what).collect::<Vec<_>>();
+    let fact = |(family, files): &(&DiffusionFamily, Vec<&WorkflowFile>)| json!({ "family": family.name, "complete": files.is_empty(), "missing": names(files) });
+    let facts = Value::Array(missing.iter().map(fact).collect());
+    let complete: Vec<&str> =
+        missing.iter().filter(|(_, files)| files.is_empty()).map(|(family, _)| family.name).collect();
+    if !complete.is_empty() {
+        let text = format!("All files of {} are there.", complete.join(", "));
+        return Check::works("families", text).with_facts(facts);
     }
-    let lines = missing.iter().map(|part| part.goes_to(&place.folders)).collect();
+    // Of families that have equally many of their files the first.
+    let there = |family: &DiffusionFamily, files: &[&WorkflowFile]| family.workflow.files.len() - files.len();
+    let nearest = missing.iter().min_by_key(|(family, files)| Reverse(there(family, files)));
+    let Some((family, files)) = nearest else {
+        return Check::works("families", "There are no families.").with_facts(facts);
+    };
+    let (count, all) = (files.len(), family.workflow.files.len());
     Check::attention(
-        "flux",
-        format!("{} of 4 parts of a FLUX model are missing.", missing.len()),
+        "families",
+        format!("{count} of {all} files that a picture by {} takes are missing.", family.name),
         "Get these files and put them where the arrow points; an all-in-one checkpoint in models/checkpoints will \
          do, too.",
     )
-    .with_lines(lines)
+    .with_lines(files.iter().map(|file| goes_to(file, &place.folders)).collect())
     .with_facts(facts)
 }
 
@@ -277,12 +295,12 @@ fn flux(found: &Found, place: &Place) -> Check {
 fn misplaced(found: &Found, place: &Place) -> Option<Check> {
     let right = |model: &Model| {
         let (_, wanted, _) = KINDS.iter().find(|(key, ..)| *key == model.key)?;
-        let (role, _) = model.parts.first()?;
-        if model.parts.iter().any(|(role, _)| role == wanted) {
+        let role = model.parts.first()?.role;
+        if model.parts.iter().any(|part| part.role == *wanted) {
             return None;
         }
         let is_gguf = model.path.extension().is_some_and(|end| end == "gguf");
-        let home = KINDS.iter().find(|(key, kind, _)| kind == role && key.contains("gguf") == is_gguf)?;
+        let home = KINDS.iter().find(|(key, kind, _)| *kind == role && key.contains("gguf") == is_gguf)?;
         Some(*home)
     };
     let folder = |key: &str| match key {
@@ -359,7 +377,8 @@ fn unusable(found: &Found) -> Vec<Check> {
         let check = Check::attention(
             "pickles",
             format!(
-                "{} Python pickles. Reading one can run code that its author put in, so Gantry does not open them.",
+                "{} Python pickles that hold more than tensors. To read one is to run what its author put in, so Gantry does \
+                 not.",
                 if pickles.len() == 1 {
                     "1 file is one of the".to_owned()
                 } else {

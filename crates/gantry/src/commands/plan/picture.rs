@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use meta::{ByteSize, DeviceId};
-use placement::{BlockMode, BlockPlan, DeviceUse, Plan};
+use placement::{BlockMode, BlockPlan, DeviceUse, Plan, seconds};
 
 /// Pixels of the whole picture, of its margin and of a bar.
 const WIDTH: f64 = 920.0;
@@ -225,10 +225,6 @@ fn class(plan: &Plan, block: &BlockPlan) -> &'static str {
 fn about(block: &BlockPlan) -> String {
     let BlockPlan { name, bytes, home, runs_on, mode } = block;
     format!("{name}, {}: lives on {home}, runs on {runs_on}, {}", ByteSize(*bytes), mode.name())
-}
-
-fn seconds(seconds: f64) -> String {
-    if seconds >= 1.0 { format!("{seconds:.2} s") } else { format!("{:.1} ms", seconds * 1e3) }
 }
 
 fn escaped(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! The last part of a picture: FLUX's autoencoder of random weights decodes a latent.
+//! The last part of a picture: an autoencoder of random weights decodes a latent of 16 channels, and encodes a picture.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,17 +12,16 @@ use meta::DeviceId;
 use models::Probe;
 use models::detect::detect;
 use models::vae::kl::Kl;
-use nodes::studio::PlanQuestion;
-use residency::{Cancel, LoadOptions, Residency, Session};
+use residency::Session;
+use runtime::PlanQuestion;
 use serde::Serialize;
-use tensor::Lane;
 use testkit::{Manifest, ScratchDir, random_normal};
 
 use super::{STEPS, relative_error};
+use crate::bench::parts::Opened;
 use crate::machine::Machine;
-use crate::planning::plan_file;
 
-/// The autoencoder of FLUX at its full size.
+/// An autoencoder of the size that most of today's families have.
 const AUTOENCODER: &str = include_str!("../../../../testkit/data/manifests/flux_ae.json");
 /// Width and height of the picture that is compared with the CPU's.
 const COMPARED_PIXELS: usize = 256;
@@ -89,15 +88,8 @@ impl Decoder {
     fn load(devices: &Registry, compute: DeviceId, path: &Path, pixels: usize) -> Result<Decoder> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let kl = Kl::read(&checkpoint, &detect(&checkpoint))?;
-        let manifest = kl.manifest(&checkpoint)?;
-        let lane = Lane::choose(devices.get(compute)?, kl.activations())?;
         let question = PlanQuestion { size: (pixels, pixels), ..PlanQuestion::default() };
-        let plan = plan_file(devices, compute, &checkpoint, &question)?;
-        let planned_bytes = plan.device(compute).map_or(0, placement::DeviceUse::total_bytes);
-        let residency = Residency::new(devices.clone());
-        let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
-        let id = residency.load(manifest, plan, options)?;
-        let session = residency.open(id, &Cancel::default())?;
+        let Opened { session, planned_bytes } = Opened::new(devices, compute, &checkpoint, &kl, &question)?;
         Ok(Decoder { kl, session, pixels, planned_bytes })
     }
 

@@ -1,5 +1,5 @@
-//! `gantry bench flux`: steps of a FLUX-shaped model of random weights, with nothing, half and all of it
-//! offloaded, and a cut of it against the CPU; and the autoencoder that decodes what it makes.
+//! `gantry bench step`: steps of a model of random weights in the size that its family was released in, with nothing, half
+//! and all of it offloaded, and a cut of it against the CPU; and an autoencoder that decodes what it makes.
 
 mod decoding;
 mod floor;
@@ -9,19 +9,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use device_cuda::CudaBackend;
-use meta::{ByteSize, DeviceId};
-use models::detect::detect;
-use models::diffusion::flux::{Flux, FluxInputs};
-use nodes::studio::PlanQuestion;
+use meta::{ByteSize, DeviceId, Shape};
+use models::conditioning::{Array, Cond, CondShape, Conditioned, Scene};
+use models::detect::{Reader, Role, detect};
+use models::diffusion::{Diffusion, DiffusionFamily, DiffusionRun, Evaluation, ReleasedModel};
 use placement::{AllocationText, Plan};
 use residency::{Cancel, LoadOptions, Residency, Session};
+use runtime::PlanQuestion;
+use sampling::LatentShape;
 use serde::Serialize;
-use serde_json::{Value, json};
-use tensor::Lane;
+use serde_json::json;
+use tensor::{Lane, Tensor};
 use testkit::{Manifest, ScratchDir, random_normal};
 
 use crate::bandwidth;
@@ -33,16 +35,8 @@ use crate::profile::{self, ModelProfile};
 use crate::table::Table;
 use floor::Floor;
 
-/// One double and one single block at FLUX's full width; the whole model repeats them.
-const ONE_BLOCK_EACH: &str = include_str!("../../../testkit/data/manifests/flux_dev_d1s1.json");
-/// Blocks of FLUX.1.
-const FULL_DEPTH: [usize; 2] = [19, 38];
-/// How the matrices are stored: as FLUX was published, and as people have it on smaller cards.
+/// How the matrices are stored: as models are published, and as people have it on smaller cards.
 const FORMATS: [&str; 4] = ["BF16", "F8_E4M3", "Q8_0", "Q4_K"];
-/// Width and height of the picture.
-const PIXELS: usize = 1024;
-/// Text tokens of a prompt.
-const TEXT: usize = 512;
 /// Steps that are measured; their median counts.
 const STEPS: usize = 5;
 
@@ -51,6 +45,10 @@ struct Report {
     version: &'static str,
     device: String,
     device_name: String,
+    /// The model whose sizes were taken.
+    model: &'static str,
+    /// The factor of guidance: above one, a step has two evaluations.
+    cfg: f64,
     parameters: u64,
     pixels: usize,
     link_bytes_per_s: f64,
@@ -96,8 +94,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let device = machine.registry().get(args.device)?;
     ensure!(
         device.id() != DeviceId::CPU,
-        "bench flux measures an accelerator: name one with --device cuda:0"
+        "bench step measures an accelerator: name one with --device cuda:0"
     );
+    let (family, released) = released(args)?;
     let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
     let is_peer = |other: &&Device| other.id().kind == device.id().kind && other.id() != device.id();
     let peer = machine.registry().iter().find(is_peer);
@@ -108,31 +107,34 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
         device_name: device.description().name.clone(),
+        model: released.name,
+        cfg: released.cfg,
         parameters: 0,
-        pixels: PIXELS,
+        pixels: released.pixels,
         link_bytes_per_s: link,
         peer_bytes_per_s: peer.map(|(_, bytes_per_s)| bytes_per_s),
         formats: Vec::new(),
-        decoding: decoding::measure(machine, device.id(), PIXELS)?,
+        decoding: decoding::measure(machine, device.id(), released.pixels)?,
     };
     for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
         let dir = ScratchDir::new()?;
-        let cut = write_model(dir.path(), format, [1, 1])?;
-        let cut_relative_error = cut_error(machine, device.id(), &cut, 512)?;
+        let cut = write_model(dir.path(), format, (family, released), 1)?;
+        let cut_relative_error = cut_error(machine, device.id(), (&cut, released), 512)?;
         std::fs::remove_file(&cut)?;
-        let path = write_model(dir.path(), format, FULL_DEPTH)?;
+        let path = write_model(dir.path(), format, (family, released), usize::MAX)?;
         let bench = Bench {
             devices: machine.registry(),
             compute: device.id(),
             card: machine.cuda(device.id()),
             path: &path,
-            pixels: PIXELS,
-            text: TEXT,
+            pixels: released.pixels,
+            text: released.tokens,
+            evaluations: evaluations(released),
             link,
             peer,
             profiles: args.profile.as_deref().map(|folder| (folder, format)),
         };
-        let floor = Floor::of(device, machine.cpu(), &path, (PIXELS, TEXT))?;
+        let floor = Floor::of(device, machine.cpu(), &path, &bench)?;
         let rows = bench.rows(&floor)?;
         let checkpoint = Checkpoint::open(&path)?;
         report.parameters = checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum();
@@ -153,37 +155,58 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a FLUX checkpoint of procedural weights with this many double and single blocks, the matrices of the
+/// The family that was asked for, and its released model.
+pub(super) fn released(args: &BenchArgs) -> Result<(&'static DiffusionFamily, &'static ReleasedModel)> {
+    let families = models::diffusion::FAMILIES;
+    let family = match &args.family {
+        None => families.first(),
+        Some(key) => families.iter().find(|family| family.key == key.as_str()),
+    };
+    let known: Vec<&str> = families.iter().map(|family| family.key).collect();
+    let family =
+        family.with_context(|| format!("--family: there is no such one; there are {}", known.join(", ")))?;
+    Ok((family, &family.released))
+}
+
+/// Evaluations of a step.
+fn evaluations(released: &ReleasedModel) -> usize {
+    if released.cfg == 1.0 { 1 } else { 2 }
+}
+
+/// Writes a checkpoint of procedural weights in a released size, of each kind of block at most so many, the matrices of
 /// blocks stored in a format.
-pub(super) fn write_model(dir: &Path, format: &str, [double, single]: [usize; 2]) -> Result<PathBuf> {
-    let mut manifest: Value = serde_json::from_str(ONE_BLOCK_EACH)?;
-    let tensors = manifest["tensors"].as_array().context("the manifest lists no tensors")?.clone();
-    let mut all = Vec::new();
-    for tensor in tensors {
-        let name = tensor["name"].as_str().context("a tensor without a name")?.to_owned();
-        let repeats = match name.split('.').next() {
-            Some("double_blocks") => double,
-            Some("single_blocks") => single,
-            _ => 1,
-        };
-        let is_matrix = tensor["shape"].as_array().is_some_and(|shape| shape.len() == 2);
-        for block in 0..repeats {
-            let mut copy = tensor.clone();
-            if is_matrix && name.contains("_blocks.") {
-                copy["dtype"] = json!(format);
-            }
-            copy["name"] = json!(name.replacen("_blocks.0.", &format!("_blocks.{block}."), 1));
-            all.push(copy);
-        }
-    }
+pub(super) fn write_model(
+    dir: &Path,
+    format: &str,
+    (family, released): (&DiffusionFamily, &ReleasedModel),
+    most_blocks: usize,
+) -> Result<PathBuf> {
+    let tensor = |(name, shape): &(String, Shape)| {
+        let dims = shape.dims();
+        // Blocks are numbered; what is outside of them stays as it is.
+        let in_block = name.split('.').any(|part| part.parse::<usize>().is_ok()) && name.contains("blocks");
+        let dtype = if dims.len() == 2 && in_block { format } else { "BF16" };
+        let (scale, offset) = amplitude(name, dims);
+        json!({ "name": name, "dtype": dtype, "shape": dims, "scale": scale, "offset": offset })
+    };
+    let tensors: Vec<_> = (released.tensors)(most_blocks).iter().map(tensor).collect();
     let is_gguf = format.starts_with('Q');
     let extension = if is_gguf { "gguf" } else { "safetensors" };
-    manifest["file"] = json!(format!("flux_{double}_{single}.{extension}"));
+    let mut manifest = json!({ "file": format!("{}.{extension}", family.key), "tensors": tensors });
     if is_gguf {
-        manifest["kv"] = json!({ "general.architecture": "flux", "general.quantization_version": 2 });
+        manifest["kv"] = json!({ "general.architecture": family.key, "general.quantization_version": 2 });
     }
-    manifest["tensors"] = Value::Array(all);
     Ok(Manifest::parse(&manifest.to_string())?.write_to(dir)?)
+}
+
+/// By how much the values of a tensor vary, and around what: matrices give about what they are given, norms keep it.
+pub(super) fn amplitude(name: &str, dims: &[usize]) -> (f64, f64) {
+    match dims {
+        [_] if name.contains("norm") || name.contains(".ln_") => (0.1, 1.0),
+        [_] => (0.05, 0.0),
+        [_, columns @ ..] => ((3.0 / columns.iter().product::<usize>().max(1) as f64).sqrt(), 0.0),
+        [] => (0.0, 1.0),
+    }
 }
 
 /// The seconds of a step of a model file with all of it on a device, at so many pixels and text tokens.
@@ -193,73 +216,123 @@ pub(super) fn resident_step(
     path: &Path,
     (pixels, text): (usize, usize),
 ) -> Result<f64> {
-    let bench = Bench {
-        devices: machine.registry(),
-        compute: device,
-        card: None,
-        path,
-        pixels,
-        text,
-        link: 1e10,
-        peer: None,
-        profiles: None,
-    };
-    Ok(bench.measure("")?.step_s)
+    Ok(Bench::plain(machine, device, path, (pixels, text)).measure("")?.step_s)
 }
 
-/// A FLUX model in a session, and what it is given.
+/// One block of each kind, measured.
+pub(super) struct OneOfEach {
+    pub(super) first_s: f64,
+    pub(super) seconds: f64,
+    pub(super) peak_bytes: u64,
+    pub(super) planned_bytes: u64,
+}
+
+/// A step of a model file with all of it on a device, at so many pixels and text tokens.
+pub(super) fn one_of_each(
+    machine: &Machine,
+    device: DeviceId,
+    path: &Path,
+    size: (usize, usize),
+) -> Result<OneOfEach> {
+    let bench = Bench { card: machine.cuda(device), ..Bench::plain(machine, device, path, size) };
+    let Measured { plan, first_step_s, step_s, peak_bytes, .. } = bench.measure("")?;
+    let planned_bytes = plan.device(device).map_or(0, placement::DeviceUse::total_bytes);
+    Ok(OneOfEach { first_s: first_step_s, seconds: step_s, peak_bytes, planned_bytes })
+}
+
+/// The diffusion model of a file.
+fn read_model(checkpoint: &Checkpoint) -> Result<Box<dyn Diffusion>> {
+    let detected = detect(checkpoint);
+    let part = detected.part(Role::Diffusion, "a diffusion model")?;
+    match part.reader {
+        Some(Reader::Diffusion(family)) => Ok((family.read)(checkpoint, part)?),
+        _ => bail!("{part} cannot be measured yet"),
+    }
+}
+
+/// A model in a session.
 struct Loaded {
-    flux: Flux,
+    model: Box<dyn Diffusion>,
     session: Session,
     residency: Residency,
 }
 
 impl Loaded {
-    /// Evaluates the model once on fixed inputs; the result stays on its device.
-    fn evaluate(&self, pixels: usize, text: usize) -> Result<tensor::Tensor> {
-        let lane = self.session.lane()?;
-        let side = pixels / 8;
-        let latent = lane.tensor([1, 16, side, side], &random_normal(1, 16 * side * side))?;
-        let (context, pooled) = self.text(lane, text)?;
-        self.evaluate_on(&latent, &context, &pooled)
-    }
-
-    /// A prompt of so many tokens, and the same in one vector.
-    fn text(&self, lane: &Lane, tokens: usize) -> Result<(tensor::Tensor, tensor::Tensor)> {
-        let (width, pooled) = (self.flux.config().context_width, self.flux.config().pooled_width);
-        let context = lane.tensor([1, tokens, width], &random_normal(2, tokens * width))?;
-        Ok((context, lane.tensor([1, pooled], &random_normal(3, pooled))?))
-    }
-
-    fn evaluate_on(
+    /// A run of so many evaluations per step over one picture, conditioned on random texts.
+    fn start(
         &self,
-        latent: &tensor::Tensor,
-        context: &tensor::Tensor,
-        pooled: &tensor::Tensor,
-    ) -> Result<tensor::Tensor> {
-        let inputs = FluxInputs { guidance: Some(3.5), ..FluxInputs::new(latent, 0.8, context, pooled) };
-        Ok(self.flux.forward(&self.session, &inputs)?)
+        (pixels, text): (usize, usize),
+        evaluations: usize,
+    ) -> Result<Box<dyn DiffusionRun + '_>> {
+        let conds: Vec<Cond> = (0..evaluations).map(|which| random_cond(&*self.model, text, which)).collect();
+        let conditioned: Vec<Conditioned<'_>> = conds.iter().map(Conditioned::whole).collect();
+        let spec = self.model.latent();
+        let side = pixels / spec.pixels_per_value;
+        let shape = LatentShape { batch: 1, channels: spec.channels, frames: 1, height: side, width: side };
+        Ok(self.model.start(&self.session, &conditioned, &Scene::empty(shape))?)
+    }
+
+    /// Random noise of a picture's size.
+    fn noise(&self, pixels: usize) -> Vec<f32> {
+        let spec = self.model.latent();
+        random_normal(1, spec.channels * (pixels / spec.pixels_per_value).pow(2))
+    }
+
+    /// The same on the device.
+    fn latent(&self, pixels: usize, noise: &[f32]) -> Result<Tensor> {
+        let spec = self.model.latent();
+        let side = pixels / spec.pixels_per_value;
+        Ok(self.session.lane()?.tensor([1, spec.channels, side, side], noise)?)
+    }
+
+    /// One step on fixed inputs: what every evaluation gives, which stays on its device.
+    fn step(&self, run: &dyn DiffusionRun, latent: &Tensor, evaluations: usize) -> Result<Vec<Tensor>> {
+        let time = self.model.sampling().timestep(0.8);
+        let all: Vec<Evaluation<'_>> =
+            (0..evaluations).map(|cond| Evaluation::new(cond, latent, time)).collect();
+        Ok(run.forward(&all)?)
+    }
+
+    /// A run of one step.
+    fn evaluate(&self, (pixels, text): (usize, usize), evaluations: usize) -> Result<Vec<Tensor>> {
+        let run = self.start((pixels, text), evaluations)?;
+        self.step(&*run, &self.latent(pixels, &self.noise(pixels))?, evaluations)
+    }
+}
+
+/// A conditioning of random values, of the sizes that a model takes.
+fn random_cond(model: &dyn Diffusion, tokens: usize, which: usize) -> Cond {
+    let blank = model.blank(&CondShape { tokens, ..CondShape::default() });
+    let random = |array: &Array, seed: usize| {
+        let values = random_normal(seed as u64, array.values.len());
+        Arc::new(Array { shape: array.shape.clone(), values })
+    };
+    Cond {
+        text: random(&blank.text, 2 + 10 * which),
+        pooled: blank.pooled.as_deref().map(|pooled| random(pooled, 3 + 10 * which)),
+        ..blank
     }
 }
 
 /// ‖device − CPU‖ / ‖CPU‖ of one evaluation.
-fn cut_error(machine: &Machine, device: DeviceId, path: &Path, pixels: usize) -> Result<f64> {
+fn cut_error(
+    machine: &Machine,
+    device: DeviceId,
+    (path, released): (&Path, &ReleasedModel),
+    pixels: usize,
+) -> Result<f64> {
     let evaluate = |compute: DeviceId| -> Result<Vec<f32>> {
-        let bench = Bench {
-            devices: machine.registry(),
-            compute,
-            card: None,
-            path,
-            pixels,
-            text: TEXT,
-            link: 1e10,
-            peer: None,
-            profiles: None,
-        };
+        let bench = Bench::plain(machine, compute, path, (pixels, released.tokens));
         let (_, loaded) = bench.load("")?;
-        Ok(loaded.evaluate(pixels, TEXT)?.to_vec()?)
+        values_of(&loaded.evaluate((pixels, released.tokens), 1)?)
     };
     Ok(relative_error(&evaluate(device)?, &evaluate(DeviceId::CPU)?))
+}
+
+/// The values of all evaluations.
+fn values_of(outputs: &[Tensor]) -> Result<Vec<f32>> {
+    let all = outputs.iter().map(Tensor::to_vec).collect::<device::Result<Vec<_>>>()?;
+    Ok(all.concat())
 }
 
 /// ‖got − want‖ / ‖want‖.
@@ -279,6 +352,8 @@ struct Bench<'a> {
     pixels: usize,
     /// Tokens of the prompt.
     text: usize,
+    /// Evaluations of a step.
+    evaluations: usize,
     link: f64,
     /// Another device of the same kind, such as the second of two logical ones on one card, and the bytes per second
     /// that come from there.
@@ -297,16 +372,38 @@ struct Measured {
     output: Vec<f32>,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    /// A step with one evaluation, of which nothing is known but the time.
+    fn plain(
+        machine: &'a Machine,
+        compute: DeviceId,
+        path: &'a Path,
+        (pixels, text): (usize, usize),
+    ) -> Bench<'a> {
+        Bench {
+            devices: machine.registry(),
+            compute,
+            card: None,
+            path,
+            pixels,
+            text,
+            evaluations: 1,
+            link: 1e10,
+            peer: None,
+            profiles: None,
+        }
+    }
+
     fn load(&self, text: &str) -> Result<(Plan, Loaded)> {
         let checkpoint = Arc::new(Checkpoint::open(self.path)?);
-        let flux = Flux::read(&checkpoint, &detect(&checkpoint))?;
-        let manifest = flux.manifest(&checkpoint)?;
-        let lane = Lane::choose(self.devices.get(self.compute)?, flux.activations())?;
+        let model = read_model(&checkpoint)?;
+        let manifest = model.manifest(&checkpoint)?;
+        let lane = Lane::choose(self.devices.get(self.compute)?, model.activations())?;
         let question = PlanQuestion {
             allocation: AllocationText::parse(text)?,
             size: (self.pixels, self.pixels),
             text: Some(self.text),
+            cfg: self.evaluations > 1,
             ..PlanQuestion::default()
         };
         let plan = plan_file(self.devices, self.compute, &checkpoint, &question)?;
@@ -314,7 +411,7 @@ impl Bench<'_> {
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
         let id = residency.load(manifest, plan.clone(), options)?;
         let session = residency.open(id, &Cancel::default())?;
-        Ok((plan, Loaded { flux, session, residency }))
+        Ok((plan, Loaded { model, session, residency }))
     }
 
     /// Nothing, half and all of the model offloaded.
@@ -346,20 +443,20 @@ impl Bench<'_> {
         ledger.take_peak();
         self.card.map(CudaBackend::take_peak_bytes);
         let start = Instant::now();
-        let output = loaded.evaluate(self.pixels, self.text)?.to_vec()?;
+        let run = loaded.start((self.pixels, self.text), self.evaluations)?;
+        let noise = loaded.noise(self.pixels);
+        let latent = loaded.latent(self.pixels, &noise)?;
+        let output = values_of(&loaded.step(&*run, &latent, self.evaluations)?)?;
         let first_step_s = start.elapsed().as_secs_f64();
-        let lane = loaded.session.lane()?;
-        let side = self.pixels / 8;
-        let noise = random_normal(1, 16 * side * side);
-        let (context, pooled) = loaded.text(lane, self.text)?;
         let mut times = Vec::new();
         for _ in 0..STEPS {
             // A sampler brings the latent and reads the answer in every step.
             let start = Instant::now();
-            let latent = lane.tensor([1, 16, side, side], &noise)?;
-            loaded.evaluate_on(&latent, &context, &pooled)?.to_vec()?;
+            let latent = loaded.latent(self.pixels, &noise)?;
+            values_of(&loaded.step(&*run, &latent, self.evaluations)?)?;
             times.push(start.elapsed().as_secs_f64());
         }
+        drop(run);
         times.sort_by(f64::total_cmp);
         self.keep_profile(text, &loaded)?;
         Ok(Measured {
@@ -453,12 +550,14 @@ impl Report {
         let errors: Vec<String> =
             self.formats.iter().map(|it| format!("{} {:.1e}", it.format, it.cut_relative_error)).collect();
         format!(
-            "{} ({}), FLUX of {:.1} billion parameters, {} pixels square, link {:.1} GB/s\n\
+            "{} ({}), a model of the size of {} ({:.1} billion parameters), cfg {}, {} pixels square, link {:.1} GB/s\n\
              one block each against the CPU, relative error: {}\n\n{table}\n\
              decoding a picture: {:.1} ms, the first {:.1} ms, relative error {:.1e}\n",
             self.device,
             self.device_name,
+            self.model,
             self.parameters as f64 / 1e9,
+            self.cfg,
             self.pixels,
             self.link_bytes_per_s / 1e9,
             errors.join(", "),

@@ -1,28 +1,37 @@
-//! The standard workflow of FLUX.1: loaders, LoRAs, a prompt, a sampler without a negative prompt, a saved picture.
+//! A family's standard workflow, filled in: loaders, LoRAs, prompts, a sampler, a saved picture.
 
 use anyhow::{Result, ensure};
 use graph::{Literal, NodeId, Prompt, PromptNode};
+use models::diffusion::DiffusionFamily;
 
 use super::files::is_gguf;
 use super::{Drawing, Place};
 use crate::cli::PictureSize;
 
-/// Pixels along one side of a patch: 2 latent values of 8 pixels.
-const PATCH_PIXELS: usize = 16;
 /// How the names of saved pictures begin, should the workflow run again elsewhere.
 const SAVED_AS: &str = "gantry";
+/// The loaders of text encoders, by the number of their files.
+const ENCODER_LOADERS: [(&str, bool); 4] = [
+    ("CLIPLoader", true),
+    ("DualCLIPLoader", true),
+    ("TripleCLIPLoader", false),
+    ("QuadrupleCLIPLoader", false),
+];
 
-/// Whether FLUX.1 draws pictures of a size.
-pub(super) fn check_size(PictureSize { width, height }: PictureSize) -> Result<()> {
+/// Whether a family draws pictures of a size.
+pub(super) fn check_size(family: &DiffusionFamily, PictureSize { width, height }: PictureSize) -> Result<()> {
+    let multiple = family.workflow.multiple;
     ensure!(
-        height.is_multiple_of(PATCH_PIXELS) && width.is_multiple_of(PATCH_PIXELS),
-        "{width}x{height} is no size for FLUX: both sides must be multiples of {PATCH_PIXELS}"
+        height.is_multiple_of(multiple) && width.is_multiple_of(multiple),
+        "{width}x{height} is no size for {}: both sides must be multiples of {multiple}",
+        family.name
     );
     Ok(())
 }
 
 /// The workflow filled in, and which of its nodes takes the steps.
-pub(super) fn workflow(drawing: &Drawing) -> (Prompt, NodeId) {
+pub(super) fn fill_in(drawing: &Drawing) -> (Prompt, NodeId) {
+    let standard = &drawing.files.family.workflow;
     let mut sheet = Sheet::default();
     let (mut model, clip, vae) = sheet.loaders(drawing);
     for (name, strength) in &drawing.files.loras {
@@ -30,27 +39,33 @@ pub(super) fn workflow(drawing: &Drawing) -> (Prompt, NodeId) {
             [("model", model), ("lora_name", name.as_str().into()), ("strength_model", (*strength).into())];
         model = sheet.add("LoRA", "LoraLoaderModelOnly", inputs).output(0);
     }
-    let inputs = [("clip", clip), ("text", drawing.prompt.as_str().into())];
+    let inputs = [("clip", clip.clone()), ("text", drawing.prompt.as_str().into())];
     let mut positive = sheet.add("Prompt", "CLIPTextEncode", inputs).output(0);
-    if drawing.files.takes_guidance {
-        let inputs = [("conditioning", positive), ("guidance", drawing.guidance.into())];
-        positive = sheet.add("Guidance", "FluxGuidance", inputs).output(0);
+    if let Some((class, usual)) = standard.guidance.filter(|_| drawing.files.takes_guidance) {
+        let guidance = drawing.guidance.unwrap_or(usual);
+        let inputs = [("conditioning", positive), ("guidance", guidance.into())];
+        positive = sheet.add("Guidance", class, inputs).output(0);
     }
-    let inputs = [("conditioning", positive.clone())];
-    let negative = sheet.add("No negative prompt", "ConditioningZeroOut", inputs).output(0);
+    let cfg = drawing.cfg.unwrap_or(standard.cfg);
+    let negative = if cfg == 1.0 {
+        sheet.add("No negative prompt", "ConditioningZeroOut", [("conditioning", positive.clone())])
+    } else {
+        let inputs = [("clip", clip), ("text", drawing.negative.as_str().into())];
+        sheet.add("Negative prompt", "CLIPTextEncode", inputs)
+    };
     let PictureSize { width, height } = drawing.size;
     let inputs = [("width", width.into()), ("height", height.into()), ("batch_size", 1.into())];
-    let latent = sheet.add("Size and number", "EmptySD3LatentImage", inputs).output(0);
+    let latent = sheet.add("Size and number", standard.latent, inputs).output(0);
     let inputs = [
         ("model", model),
         ("positive", positive),
-        ("negative", negative),
+        ("negative", negative.output(0)),
         ("latent_image", latent),
         ("seed", drawing.seed.into()),
         ("steps", drawing.steps.into()),
-        ("cfg", 1.0.into()),
-        ("sampler_name", "euler".into()),
-        ("scheduler", "simple".into()),
+        ("cfg", cfg.into()),
+        ("sampler_name", standard.sampler.into()),
+        ("scheduler", standard.scheduler.into()),
         ("denoise", 1.0.into()),
     ];
     let sampler = sheet.add("Draw", "KSampler", inputs);
@@ -91,12 +106,15 @@ impl Sheet {
     }
 
     /// The loaders: links to the diffusion model, the text encoders and the autoencoder. Plain ones put everything
-    /// where the studio computes; where a device or an allocation is said, their variants say it, too.
+    /// where the runtime computes; where a device or an allocation is said, their variants say it, too.
     fn loaders(&mut self, drawing: &Drawing) -> (Literal, Literal, Literal) {
         let (files, place) = (&drawing.files, &drawing.place);
         let mut whole = None;
         let (model, clip) = match &files.encoders {
-            Some(encoders) => (self.model(&files.model, place), self.encoders(encoders, place)),
+            Some(encoders) => {
+                let kind = files.family.workflow.text.name;
+                (self.model(&files.model, place), self.encoders(encoders, kind, place))
+            }
             None => {
                 let checkpoint = whole.insert(self.checkpoint(&files.model, place));
                 (checkpoint.output(0), checkpoint.output(1))
@@ -129,14 +147,18 @@ impl Sheet {
         self.add("Diffusion model", &class, inputs).output(0)
     }
 
-    fn encoders(&mut self, [first, second]: &[String; 2], place: &Place) -> Literal {
-        let mut inputs = vec![
-            ("clip_name1", first.as_str().into()),
-            ("clip_name2", second.as_str().into()),
-            ("type", "flux".into()),
-        ];
-        let mut class = "DualCLIPLoader".to_owned();
-        if is_gguf(first) || is_gguf(second) {
+    fn encoders(&mut self, files: &[String], kind: &str, place: &Place) -> Literal {
+        let numbered = ["clip_name1", "clip_name2", "clip_name3", "clip_name4"];
+        let names: &[&str] = if files.len() == 1 { &["clip_name"] } else { &numbered };
+        let mut inputs: Vec<(&str, Literal)> =
+            names.iter().copied().zip(files.iter().map(|file| file.as_str().into())).collect();
+        // There is at least one file, and no family has more than four encoders.
+        let (class, has_kind) = ENCODER_LOADERS[files.len().clamp(1, ENCODER_LOADERS.len()) - 1];
+        if has_kind {
+            inputs.push(("type", kind.into()));
+        }
+        let mut class = class.to_owned();
+        if files.iter().any(|file| is_gguf(file)) {
             class += "GGUF";
         }
         if place.said.is_some() {
@@ -187,8 +209,8 @@ mod tests {
     use std::sync::Arc;
 
     use meta::DeviceId;
-    use nodes::Folders;
-    use nodes::studio::Settings;
+    use runtime::Folders;
+    use runtime::Settings;
 
     use super::super::files::{ModelFiles, Offer};
     use super::*;
@@ -205,7 +227,8 @@ mod tests {
         };
         let files = ModelFiles {
             model: name(0),
-            encoders: (!whole).then(|| [name(1), name(2)]),
+            family: models::diffusion::FAMILIES[0],
+            encoders: (!whole).then(|| vec![name(1), name(2)]),
             autoencoder: (!whole).then(|| name(3)),
             loras: vec![(name(4), 0.5), (name(4), -1.0)],
             takes_guidance: true,
@@ -213,7 +236,17 @@ mod tests {
         };
         let place = Place { compute: DeviceId::sim(0), said: said.map(str::to_owned) };
         let size = PictureSize { width: 64, height: 32 };
-        Drawing { prompt: "x".to_owned(), size, steps: 3, seed: u64::MAX, guidance: 3.5, files, place }
+        Drawing {
+            prompt: "x".to_owned(),
+            size,
+            steps: 3,
+            seed: u64::MAX,
+            guidance: None,
+            cfg: None,
+            negative: String::new(),
+            files,
+            place,
+        }
     }
 
     #[test]
@@ -229,13 +262,13 @@ mod tests {
                 let drawing = drawing(offers, is_whole, said);
                 let compute = Some(drawing.place.compute);
                 let folders = Folders::default();
-                let mut studio =
-                    serving::open_studio(&machine, folders, compute, Settings::default()).unwrap();
+                let mut runtime =
+                    serving::open_runtime(&machine, folders, compute, Settings::default()).unwrap();
                 for file in &drawing.files.offers {
-                    studio.offer(file.key, &file.name, &file.path);
+                    runtime.offer(file.key, &file.name, &file.path);
                 }
-                let catalogue = nodes::catalogue(&Arc::new(studio));
-                let (mut prompt, sampler) = workflow(&drawing);
+                let catalogue = nodes::catalogue(&Arc::new(runtime));
+                let (mut prompt, sampler) = fill_in(&drawing);
                 let accepted = graph::validate(&catalogue, &mut prompt, None);
                 let accepted =
                     accepted.unwrap_or_else(|rejected| panic!("{offers:?} {said:?}: {rejected:?}"));
@@ -250,8 +283,9 @@ mod tests {
 
     #[test]
     fn sizes_that_no_patches_fill_are_refused() {
-        assert!(check_size(PictureSize { width: 48, height: 1024 }).is_ok());
-        let error = check_size(PictureSize { width: 100, height: 64 }).unwrap_err().to_string();
-        assert_eq!(error, "100x64 is no size for FLUX: both sides must be multiples of 16");
+        assert!(check_size(models::diffusion::FAMILIES[0], PictureSize { width: 48, height: 1024 }).is_ok());
+        let family = models::diffusion::FAMILIES[0];
+        let error = check_size(family, PictureSize { width: 100, height: 64 }).unwrap_err().to_string();
+        assert_eq!(error, "100x64 is no size for FLUX.1: both sides must be multiples of 16");
     }
 }

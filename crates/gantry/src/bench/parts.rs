@@ -1,0 +1,237 @@
+//! `gantry bench parts`: what a picture takes beside its steps, at three sizes each: a text encoder of T5-XXL's size, an
+//! autoencoder that decodes and encodes, and one block of each kind of a diffusion model; with the most memory that each
+//! took beside what was planned.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use checkpoint::Checkpoint;
+use device::Registry;
+use device_cuda::CudaBackend;
+use meta::{ByteSize, DeviceId};
+use models::Module;
+use models::detect::{Role, detect};
+use models::text::{EncodeOptions, PromptOptions, Symbol, TextModel, Token, Tokens};
+use models::vae::{Autoencoder, kl::Kl};
+use residency::{Cancel, LoadOptions, Residency, Session};
+use runtime::PlanQuestion;
+use serde::Serialize;
+use tensor::{Lane, Tensor};
+use testkit::{Manifest, ScratchDir, random_normal};
+
+use super::served::files;
+use super::step;
+use crate::cli::BenchArgs;
+use crate::commands::{print, print_json, tell};
+use crate::machine::Machine;
+use crate::planning::plan_file;
+use crate::table::Table;
+
+/// An autoencoder of the size that most of today's families have.
+const AUTOENCODER: &str = include_str!("../../../testkit/data/manifests/flux_ae.json");
+/// Times that count; their median does.
+const TIMES: usize = 7;
+/// Width and height of pictures.
+const SIDES: [usize; 3] = [512, 768, 1024];
+/// Tokens of texts.
+const LENGTHS: [usize; 3] = [128, 256, 512];
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    device: String,
+    device_name: String,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    part: &'static str,
+    /// Pixels along one side, or tokens.
+    size: usize,
+    /// The first time, which may have to look for kernels.
+    first_s: f64,
+    /// The median of those after it.
+    seconds: f64,
+    /// The most that the device's memory held, and what the plan said.
+    peak_bytes: u64,
+    planned_bytes: u64,
+}
+
+pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
+    let device = machine.registry().get(args.device)?;
+    let bench = Bench { machine, compute: device.id(), only: &args.only };
+    let mut rows = Vec::new();
+    bench.autoencoder(&mut rows)?;
+    bench.blocks(&mut rows, args)?;
+    bench.text(&mut rows)?;
+    ensure!(!rows.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        device: device.id().to_string(),
+        device_name: device.description().name.clone(),
+        rows,
+    };
+    if args.output.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Bench<'a> {
+    machine: &'a Machine,
+    compute: DeviceId,
+    only: &'a str,
+}
+
+impl Bench<'_> {
+    fn wants(&self, part: &str) -> bool {
+        part.contains(self.only)
+    }
+
+    fn autoencoder(&self, rows: &mut Vec<Row>) -> Result<()> {
+        let dir = ScratchDir::new()?;
+        if !self.wants("decode") && !self.wants("encode") {
+            return Ok(());
+        }
+        let path = Manifest::parse(AUTOENCODER)?.write_to(dir.path())?;
+        let file = Arc::new(Checkpoint::open(&path)?);
+        let kl = Kl::read(&file, &detect(&file))?;
+        for side in SIDES {
+            let question = PlanQuestion { size: (side, side), ..PlanQuestion::default() };
+            let opened = Opened::new(self.machine.registry(), self.compute, &file, &kl, &question)?;
+            let lane = opened.session.lane()?;
+            let values = side / kl.pixels_per_value();
+            let latent = lane.tensor([1, 16, values, values], &random_normal(1, 16 * values * values))?;
+            if self.wants("decode") {
+                rows.push(self.timed("decode", side, &opened, || Ok(kl.decode(&opened.session, &latent)?))?);
+            }
+            let picture = lane.tensor([1, side, side, 3], &vec![0.5; side * side * 3])?;
+            if self.wants("encode") {
+                rows.push(self.timed("encode", side, &opened, || Ok(kl.encode(&opened.session, &picture)?))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// A diffusion model with one block of each kind.
+    fn blocks(&self, rows: &mut Vec<Row>, args: &BenchArgs) -> Result<()> {
+        if !self.wants("blocks") {
+            return Ok(());
+        }
+        let dir = ScratchDir::new()?;
+        let shapes = step::released(args)?;
+        let path = step::write_model(dir.path(), "BF16", shapes, 1)?;
+        for side in SIDES {
+            let measured = step::one_of_each(self.machine, self.compute, &path, (side, shapes.1.tokens))?;
+            let step::OneOfEach { first_s, seconds, peak_bytes, planned_bytes } = measured;
+            rows.push(Row { part: "blocks", size: side, first_s, seconds, peak_bytes, planned_bytes });
+        }
+        Ok(())
+    }
+
+    fn text(&self, rows: &mut Vec<Row>) -> Result<()> {
+        if !self.wants("text") {
+            return Ok(());
+        }
+        let dir = ScratchDir::new()?;
+        let path = dir.path().join("text.safetensors");
+        tell("writing a text encoder of T5-XXL's size\n");
+        files::write_t5_xxl(&path)?;
+        let file = Arc::new(Checkpoint::open(&path)?);
+        let model = TextModel::read_all(&file, &detect(&file))?.into_iter().next();
+        let model = model.context("the file has no text encoder")?;
+        for length in LENGTHS {
+            let question =
+                PlanQuestion { part: Some(Role::Text), text: Some(length), ..PlanQuestion::default() };
+            let opened =
+                Opened::new(self.machine.registry(), self.compute, &file, &*model.encoder, &question)?;
+            let frame = model.tokenizer.tokenize("", PromptOptions::default(), 0).frame;
+            let chunk = vec![Token { symbol: Symbol::Id(frame.pad), weight: 1.0 }; length];
+            let tokens = Tokens { chunks: vec![chunk], missing: Vec::new(), frame };
+            rows.push(self.timed("text", length, &opened, || {
+                Ok(model.encoder.encode(&opened.session, &tokens, EncodeOptions::default())?.cond)
+            })?);
+        }
+        Ok(())
+    }
+
+    fn timed(
+        &self,
+        part: &'static str,
+        size: usize,
+        opened: &Opened,
+        work: impl Fn() -> Result<Tensor>,
+    ) -> Result<Row> {
+        let (card, ledger) =
+            (self.machine.cuda(self.compute), self.machine.registry().get(self.compute)?.ledger());
+        ledger.take_peak();
+        card.map(CudaBackend::take_peak_bytes);
+        let once = || -> Result<f64> {
+            let start = Instant::now();
+            let result = work()?;
+            result.lane().stream().synchronize()?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        let first_s = once()?;
+        // What is read back is turned into 32 bits on the device first, which the plan counts.
+        work()?.to_vec()?;
+        let mut times = (0..TIMES).map(|_| once()).collect::<Result<Vec<f64>>>()?;
+        times.sort_by(f64::total_cmp);
+        Ok(Row {
+            part,
+            size,
+            first_s,
+            seconds: times[TIMES / 2],
+            peak_bytes: card.map_or(ledger.report().peak, CudaBackend::take_peak_bytes),
+            planned_bytes: opened.planned_bytes,
+        })
+    }
+}
+
+/// A network in a session, as the program's own planner placed it.
+pub(super) struct Opened {
+    pub(super) session: Session,
+    pub(super) planned_bytes: u64,
+}
+
+impl Opened {
+    pub(super) fn new(
+        devices: &Registry,
+        compute: DeviceId,
+        file: &Arc<Checkpoint>,
+        network: &dyn Module,
+        question: &PlanQuestion,
+    ) -> Result<Opened> {
+        let manifest = network.manifest(file)?;
+        let lane = Lane::choose(devices.get(compute)?, network.activations())?;
+        let plan = plan_file(devices, compute, file, question)?;
+        let planned_bytes = plan.device(compute).map_or(0, placement::DeviceUse::total_bytes);
+        let residency = Residency::new(devices.clone());
+        let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
+        let id = residency.load(manifest, plan, options)?;
+        Ok(Opened { session: residency.open(id, &Cancel::default())?, planned_bytes })
+    }
+}
+
+impl Report {
+    fn to_text(&self) -> String {
+        let mut table = Table::new(&["part", "size", "first ms", "ms", "peak", "planned", "peak over plan"]);
+        for row in &self.rows {
+            table.row(&[
+                row.part,
+                &row.size.to_string(),
+                &format!("{:.1}", row.first_s * 1e3),
+                &format!("{:.2}", row.seconds * 1e3),
+                &ByteSize(row.peak_bytes).to_string(),
+                &ByteSize(row.planned_bytes).to_string(),
+                &format!("{:.3}", row.peak_bytes as f64 / row.planned_bytes.max(1) as f64),
+            ]);
+        }
+        format!("{} ({})\n\n{table}", self.device, self.device_name)
+    }
+}
