@@ -1,7 +1,9 @@
-//! `cargo xtask bench-report`: writes docs/BENCHMARKS.md from the measurements in docs/results, so that no figure in it
-//! is typed by hand. With `--check` it only says whether the page is what they give.
+//! `cargo xtask bench-report`: writes docs/BENCHMARKS.md and the numbers of the README from the measurements in
+//! docs/results, so that no figure in them is typed by hand. With `--check` it only says whether the pages are what they give.
 
 mod figure;
+mod launches;
+mod readme;
 mod served;
 
 use std::fmt::Write as _;
@@ -15,12 +17,14 @@ use serde::de::DeserializeOwned;
 
 /// The page that is written.
 const PAGE: &str = "docs/BENCHMARKS.md";
+/// The page whose numbers are written.
+const README: &str = "README.md";
 /// The figure that is drawn.
 const FIGURE: &str = "docs/pictures/bench-flux.svg";
 /// Where the results are, as `gantry bench … --json` printed them.
 const RESULTS: &str = "docs/results";
 
-/// `gantry bench flux`.
+/// `gantry bench step`.
 #[derive(Deserialize)]
 struct Flux {
     version: String,
@@ -197,7 +201,12 @@ struct Memory {
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let results = root.join(RESULTS);
-    let written = [(PAGE, page(&results)?), (FIGURE, figure::draw(&read(&results, "flux-h200")?)?)];
+    let readme_text = fs::read_to_string(root.join(README)).with_context(|| format!("reading {README}"))?;
+    let written = [
+        (PAGE, page(&results)?),
+        (FIGURE, figure::draw(&read(&results, "flux-h200")?)?),
+        (README, readme::page(&readme_text, &read(&results, "served-h200")?)?),
+    ];
     match arguments {
         [] => {
             for (path, text) in written {
@@ -242,6 +251,10 @@ fn page(results: &Path) -> Result<String> {
     }
     for name in ["ops-h200", "ops-cpu"] {
         ops(&mut text, &read(results, name)?)?;
+    }
+    // Of this only what was measured so far is shown.
+    if results.join("launches-h200.json").is_file() {
+        launches::section(&mut text, &read(results, "launches-h200")?)?;
     }
     Ok(text)
 }

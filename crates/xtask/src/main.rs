@@ -36,7 +36,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench-report",
-        about: "write docs/BENCHMARKS.md from the measurements in docs/results; --check compares",
+        about: "write docs/BENCHMARKS.md and the README's numbers from the measurements in docs/results; --check compares",
         run: bench_report::run,
     },
 ];

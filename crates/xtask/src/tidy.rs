@@ -5,6 +5,7 @@ mod dependencies;
 mod docs;
 mod edges;
 mod environment;
+mod families;
 mod invariants;
 mod leaks;
 mod manifest;
@@ -23,7 +24,7 @@ use crate::findings::{Finding, Severity};
 use crate::workspace::Workspace;
 
 /// Crates that serve the development of the others and are no part of the product.
-const TOOL_CRATES: &[&str] = &["testkit", "xtask"];
+const TOOL_CRATES: &[&str] = &["testkit", "golden", "xtask"];
 
 /// The crate of the binary.
 const BINARY_CRATE: &str = "gantry";
@@ -36,6 +37,7 @@ const CHECKS: &[fn(&Workspace) -> Vec<Finding>] = &[
     unsafety::check,
     openings::check,
     environment::check,
+    families::check,
     invariants::check,
     statics::check,
     names::check,

@@ -13,39 +13,41 @@ pub(super) struct Served {
     version: String,
     date: String,
     device: String,
-    device_name: String,
-    model_bytes: u64,
-    pixels: usize,
+    pub(super) device_name: String,
+    pub(super) model_bytes: u64,
+    pub(super) pixels: usize,
     text_tokens: usize,
     link_bytes_per_s: Option<f64>,
     bench_step_s: f64,
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     virtual_vram: Vec<VirtualVram>,
     now: Vec<Answers>,
     left_out: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Row {
-    name: String,
-    placed: Placed,
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) placed: Placed,
     first: Job,
-    second: Job,
+    pub(super) second: Job,
     bound_s: f64,
-    over_bound: f64,
+    pub(super) over_bound: f64,
     same_bits: Option<bool>,
 }
 
 #[derive(Deserialize)]
-struct Placed {
+pub(super) struct Placed {
     mode: String,
     streamed_bytes: u64,
+    pub(super) resident_bytes: u64,
+    pub(super) ring_bytes: u64,
 }
 
 #[derive(Deserialize)]
-struct Job {
+pub(super) struct Job {
     load_s: f64,
-    step_s: f64,
+    pub(super) step_s: f64,
     predicted_s: f64,
 }
 

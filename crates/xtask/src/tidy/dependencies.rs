@@ -19,19 +19,24 @@ const SHARED: &[Shared] = &[
     Shared { name: "serde", users: &[], why: "values derive their own serialisation" },
     Shared {
         name: "serde_json",
-        users: &["checkpoint", "models", "nodes", "engine", "server", BINARY_CRATE],
-        why: "safetensors headers, tokenizer files, the text of saved pictures, the records of the queue, the wire \
+        users: &["checkpoint", "models", "runtime", "nodes", "engine", "server", BINARY_CRATE],
+        why: "safetensors headers, tokenizer files, what was measured of a machine, the text of saved pictures, the records of the queue, the wire \
               protocol and `--json` are subjects of their own; no other crate knows JSON",
     },
     Shared {
         name: "indexmap",
-        users: &["graph", "workflow", "nodes", "engine", "server"],
+        users: &["graph", "workflow", "runtime", "nodes", "nodes-testing", "engine", "server"],
         why: "the order of inputs and nodes is part of what a workflow says, and `graph` speaks in such maps",
     },
     Shared {
         name: "rayon",
         users: &["device-cpu", "nodes"],
         why: "kernels share their work out in one, filters of pictures in the other; both use its one pool of threads",
+    },
+    Shared {
+        name: "sha2",
+        users: &["hub", "device-cuda"],
+        why: "files from the internet are checked in one, kernels are kept under the sums of their sources in the other",
     },
     Shared {
         name: "libc",

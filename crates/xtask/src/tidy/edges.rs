@@ -9,7 +9,7 @@ use crate::workspace::{Crate, Dependency, DependencyKind, Workspace};
 /// use each other.
 pub(crate) const ORDER: &[&[&str]] = &[
     &["meta", "disk"],
-    &["graph"],
+    &["graph", "hub"],
     &["workflow"],
     &["checkpoint"],
     &["device"],
@@ -19,11 +19,14 @@ pub(crate) const ORDER: &[&[&str]] = &[
     &["patch", "sampling"],
     &["residency"],
     &["models"],
+    &["runtime"],
+    &["media"],
     &["nodes"],
-    &["engine"],
+    &["nodes-testing", "engine"],
     &["server"],
     &["gantry"],
     &["testkit"],
+    &["golden", "conformance"],
     &["xtask"],
 ];
 
@@ -36,11 +39,32 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
     ("placement", "checkpoint", "`placement` plans from numbers and reads no files"),
     ("placement", "device", "`placement` plans from numbers and asks no device"),
     ("placement", "tensor", "`placement` plans from numbers and computes no tensors"),
+    ("golden", "nodes", "`golden` reads reference values; whoever runs the workflows hands it what came out"),
+    (
+        "golden",
+        "runtime",
+        "`golden` reads reference values; whoever runs the workflows hands it what came out",
+    ),
+    ("golden", "engine", "`golden` reads reference values and runs nothing"),
+    ("golden", "server", "`golden` reads reference values and serves nothing"),
+    ("conformance", "models", "`conformance` is about single operations; models have their reference cases"),
+    (
+        "server",
+        "nodes-testing",
+        "the test nodes are for the binary, which adds them when asked, and for tests",
+    ),
 ];
 
+/// Crates of fixtures, reference values and cases, which tests of every crate may use.
+const FIXTURES: &[&str] = &["testkit", "golden", "conformance"];
+
 /// Edges that go against the order and are allowed all the same: from, to. The binary's self-test and
-/// measurements take their inputs from `testkit`; nothing that runs a model may.
-const ALLOWED: &[(&str, &str)] = &[(BINARY_CRATE, "testkit")];
+/// measurements take their cases and inputs from these; nothing that runs a model may.
+const ALLOWED: &[(&str, &str)] =
+    &[(BINARY_CRATE, "testkit"), (BINARY_CRATE, "golden"), (BINARY_CRATE, "conformance")];
+
+/// Edges that only tests have: from, to. Patch files are for the layers of families, whose names are theirs.
+const TESTS_ONLY: &[(&str, &str)] = &[("patch", "models")];
 
 /// Finds crates that the order does not know, and dependencies that go against it.
 pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
@@ -69,7 +93,10 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
 /// Why `user` may not depend on `used`, if it may not. Unknown crates are reported on their own.
 fn refusal(user: &Crate, used: &Dependency) -> Option<String> {
     let dev = used.kind == DependencyKind::Dev;
-    if (dev && used.name == "testkit") || ALLOWED.contains(&(user.name.as_str(), used.name.as_str())) {
+    if (dev && FIXTURES.contains(&used.name.as_str()))
+        || ALLOWED.contains(&(user.name.as_str(), used.name.as_str()))
+        || (dev && TESTS_ONLY.contains(&(user.name.as_str(), used.name.as_str())))
+    {
         return None;
     }
     let (user_row, used_row) = (row(&user.name)?, row(&used.name)?);
@@ -119,15 +146,22 @@ mod tests {
     }
 
     #[test]
-    fn tests_of_any_crate_may_use_testkit() {
-        assert!(check_edge("meta", "testkit", DependencyKind::Dev).is_empty());
-        assert_eq!(check_edge("meta", "testkit", DependencyKind::Normal).len(), 1);
+    fn tests_of_any_crate_may_use_fixtures() {
+        for fixtures in FIXTURES {
+            assert!(check_edge("meta", fixtures, DependencyKind::Dev).is_empty());
+            assert_eq!(check_edge("meta", fixtures, DependencyKind::Normal).len(), 1);
+        }
     }
 
     #[test]
-    fn the_binary_may_use_testkit_for_its_self_test() {
-        assert!(check_edge("gantry", "testkit", DependencyKind::Normal).is_empty());
-        assert_eq!(check_edge("server", "testkit", DependencyKind::Normal).len(), 1);
+    fn the_binary_may_use_fixtures_for_its_self_test() {
+        for fixtures in FIXTURES {
+            assert!(check_edge("gantry", fixtures, DependencyKind::Normal).is_empty());
+            assert_eq!(check_edge("server", fixtures, DependencyKind::Normal).len(), 1);
+        }
+        assert!(check_edge("golden", "testkit", DependencyKind::Normal).is_empty());
+        let findings = check_edge("golden", "nodes", DependencyKind::Normal);
+        assert!(findings[0].text.contains("hands it what came out"), "{findings:?}");
         assert_eq!(check_edge("testkit", "xtask", DependencyKind::Normal).len(), 1);
     }
 
@@ -136,6 +170,8 @@ mod tests {
         assert_eq!(check_edge("tensor", "device-cpu", DependencyKind::Normal).len(), 1);
         assert!(check_edge("tensor", "device-cpu", DependencyKind::Dev).is_empty());
         assert!(check_edge("testkit", "device-cpu", DependencyKind::Normal).is_empty());
+        assert_eq!(check_edge("conformance", "device-cpu", DependencyKind::Normal).len(), 1);
+        assert!(check_edge("conformance", "device-cpu", DependencyKind::Dev).is_empty());
     }
 
     #[test]

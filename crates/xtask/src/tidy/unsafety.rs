@@ -7,8 +7,8 @@ use crate::findings::Finding;
 use crate::scan::{Scan, Word};
 use crate::workspace::{SourceFile, Workspace};
 
-/// The crates that may hold `unsafe`: the file map, the SIMD code, and the calls into CUDA.
-const UNSAFE_CRATES: &[&str] = &["checkpoint", "device-cpu", "device-cuda"];
+/// The crates that may hold `unsafe`: the file map, the promise of memory to kernels, the SIMD code, and the calls into CUDA.
+const UNSAFE_CRATES: &[&str] = &["checkpoint", "device", "device-cpu", "device-cuda"];
 
 /// How many lines of one statement may lie between its comment and the `unsafe` in it.
 const STATEMENT_REACH: usize = 6;

@@ -33,7 +33,7 @@ impl Crates {
     }
 }
 
-/// A file, or a folder when it ends in a slash, that is excused.
+/// A file that is excused, a folder when it ends in a slash, or files of one name when it begins with a star.
 pub(super) struct Place {
     pub(super) path: &'static str,
     pub(super) why: &'static str,
@@ -41,7 +41,11 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn covers(&self, path: &str) -> bool {
-        if self.path.ends_with('/') { path.starts_with(self.path) } else { path == self.path }
+        match self.path.strip_prefix('*') {
+            Some(end) => path.ends_with(end),
+            None if self.path.ends_with('/') => path.starts_with(self.path),
+            None => path == self.path,
+        }
     }
 }
 
@@ -75,6 +79,7 @@ const LEDGER: Rule = Rule {
     instead: "allocate through `Device`, which charges the ledger first",
     places: &[
         at("crates/device/src/device.rs", "the ledger has the bytes here before the backend is asked"),
+        at("crates/device/src/stream.rs", "so it does for values between the parts of a lowered operation"),
         at("crates/device-cpu/src/backend.rs", "what `Device` calls"),
         at("crates/device-cpu/src/memory.rs", "the allocator of the host's memory"),
         at("crates/device-cuda/src/backend.rs", "what `Device` calls"),
@@ -115,7 +120,7 @@ const FORMATS: Rule = Rule {
         Bytes("GGUF"),
     ],
     instead: "let `checkpoint` read or write it, and offer what was meant as a typed value",
-    places: &[at("crates/gantry/src/bench/flux.rs", "describes a file to `testkit`, which writes it")],
+    places: &[at("crates/gantry/src/bench/step.rs", "describes a file to `testkit`, which writes it")],
 };
 
 const MODELS: Rule = Rule {
@@ -135,7 +140,10 @@ const MODELS: Rule = Rule {
         Text("safetensors"),
     ],
     instead: "ask `checkpoint` or `tensor`, which know how weights are stored",
-    places: &[],
+    places: &[
+        at("*/family.rs", "the names of files that people download"),
+        at("*/downloads.rs", "where those files are"),
+    ],
 };
 
 const WIRE: Rule = Rule {
@@ -165,7 +173,7 @@ const WIRE: Rule = Rule {
     instead: "pass a typed value, and let `server` give it its keys",
     places: &[
         at(
-            "crates/engine/src/store/messages.rs",
+            "crates/engine/src/sqlite/messages.rs",
             "the database keeps messages by the names they always had there",
         ),
         at("crates/gantry/src/bench/server/", "a client of the server"),
@@ -186,6 +194,7 @@ const SHAPES: Rule = Rule {
         "sampling",
         "residency",
         "models",
+        "runtime",
         "nodes",
     ]),
     marks: &[WrittenOnly],

@@ -218,7 +218,9 @@ fn every_place_has_a_reason_and_exists() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for place in RULES.iter().flat_map(|rule| rule.places) {
         assert!(!place.why.is_empty(), "{}", place.path);
-        assert!(root.join(place.path).exists(), "{} is excused and does not exist", place.path);
+        // Files of one name wherever they are: an idle one is found by the check itself.
+        let exists = place.path.starts_with('*') || root.join(place.path).exists();
+        assert!(exists, "{} is excused and does not exist", place.path);
     }
 }
 
