@@ -159,7 +159,7 @@ scenario('lets one go first, ejects one, and forces the last', async ({ page }) 
   await dashboard.waitForModels([CLIP, T5, VAE]);
   await page.locator('.free output').getByText(`${T5} stayed: it was not marked, and others were marked to go first.`).waitFor();
 
-  await dashboard.model(T5).getByRole('button', { name: `Eject ${T5} now` }).press('Enter');
+  await dashboard.model(T5).getByRole('button', { name: `Unload ${T5} now` }).press('Enter');
   await dashboard.waitForModels([CLIP, VAE]);
 
   const force = page.getByLabel('force: kept ones too');
@@ -193,7 +193,7 @@ scenario('plans: an error at its character, then a plan', async ({ page }) => {
   await dashboard.allocation().fill(ALLOCATION);
   await page.locator('[data-plan="sim:0"]').waitFor();
   assert.equal(await page.locator('.place').count(), 0);
-  const plan = await postJson('/gantry/plan', { file: FLUX, alloc: ALLOCATION, size: '1024x1024' });
+  const plan = await postJson('/gantry/plan', { file: FLUX, alloc: ALLOCATION, size: '128x128' });
   for (const use of plan.devices) {
     const shown = await page.locator(`[data-use="${use.device}"]`).getAttribute('data-weights');
     assert.equal(Number(shown), use.weight_bytes, use.device);
@@ -284,6 +284,41 @@ scenario('follows a running job', async ({ page }) => {
   await page.getByText('Nothing runs now.').waitFor();
 });
 
+scenario('shows what waits and what is made, cancels, and tells what failed', async ({ page }) => {
+  const long = await submit(prompt({ steps: MANY, seed: 6 }));
+  const [second, third] = [await submit(prompt({ steps: MANY, seed: 7 })), await submit(prompt({ steps: 2, seed: 8 }))];
+  await waitForCount(page.locator('[data-waiting]'), 2);
+  assert.equal(await page.locator('[data-waiting]').first().getAttribute('data-waiting'), second, 'the next one is first');
+  const picture = page.getByRole('img', { name: 'What is being made' });
+  await picture.waitFor();
+  assert.ok(await waitFor(() => picture.evaluate((image) => image.naturalWidth > 0)), 'the picture is one');
+  await dashboard.screenshot('dashboard-queue');
+
+  await page.getByRole('button', { name: `Cancel job ${second.slice(0, 8)}` }).click();
+  await waitForCount(page.locator('[data-waiting]'), 1);
+  await page.getByRole('button', { name: 'Cancel the running job' }).click();
+  await finish(third);
+  const stopped = (await getJson(`/api/jobs/${long}`)).status;
+  assert.equal(stopped, 'cancelled');
+  assert.equal((await fetch(new URL(`/api/jobs/${second}`, url))).status, 404, 'what never ran leaves no record');
+
+  const failing = await submit(prompt({ steps: 2, seed: 9, allocation: 'sim:9,1mb' }));
+  const error = page.locator(`[data-error="${failing}"]`);
+  await error.waitFor();
+  await error.getByText('sim:9').first().waitFor();
+
+  // One scale per strip: that of the bar above it.
+  for (const id of ['sim:0', 'sim:1']) {
+    const { budget_bytes } = await deviceOf(id);
+    const top = page.locator('.lane').filter({ hasText: id }).locator('[data-top]');
+    assert.equal(Number(await top.getAttribute('data-top')), budget_bytes, id);
+  }
+  // A plan goes to whoever has a workflow open; nobody has.
+  await dashboard.allocation().fill(ALLOCATION);
+  await page.getByRole('button', { name: 'Send to the open workflow' }).click();
+  await page.getByText('No front end is open.').waitFor();
+});
+
 scenario('costs a running job next to nothing, and nothing when nobody looks', async ({ page }) => {
   const id = await submit(prompt({ steps: VERY_MANY, seed: 5 }));
   await page.getByRole('progressbar', { name: 'KSampler, node 7' }).waitFor();
@@ -342,7 +377,7 @@ scenario('can be used with the keyboard', async ({ page }) => {
     assert.notEqual(focused.outline, 'none', `the focus is seen on ${focused.name || focused.text}`);
     reached.add(focused.name || focused.text);
   }
-  for (const name of ['Unload models', `Eject ${FLUX} now`, 'allocation', 'Between sim:0 and sim:1', 'Copy']) {
+  for (const name of ['Unload models', `Unload ${FLUX} now`, 'allocation', 'Between sim:0 and sim:1', 'Copy']) {
     assert.ok(reached.has(name), `${name} is reached: ${[...reached].join(', ')}`);
   }
 });

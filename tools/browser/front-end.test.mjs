@@ -37,6 +37,7 @@ scenario('boots', async ({ page }) => {
   // Only the first visit to a fresh install greets with the templates.
   const greeting = page.getByTestId('template-filter-bar');
   await greeting.waitFor();
+  await page.getByText('Text to picture').first().waitFor();
   await frontEnd.screenshot('first-visit');
   await page.keyboard.press('Escape');
   await greeting.waitFor({ state: 'hidden' });
@@ -211,6 +212,58 @@ scenario('saves a workflow, closes it and opens it again', async ({ page }) => {
   await frontEnd.screenshot('reopened');
   assert.equal(await page.getByTestId('error-overlay').count(), 0, 'nothing is missing, the dropped picture neither');
   await page.getByTestId('sidebar-close-button').click();
+});
+
+scenario("shows every device's memory and keeps a model, in the tab of the side bar", async ({ page }) => {
+  await page.getByRole('button', { name: /Gantry/ }).first().click();
+  const row = page.locator('.gantry-device').first();
+  await row.waitFor();
+  const { devices } = await getJson('/gantry/devices');
+  assert.equal(await row.getAttribute('data-device'), devices[0].id);
+  assert.ok(
+    await waitFor(async () => Number(await row.getAttribute('data-used-bytes')) === (await getJson('/gantry/devices')).devices[0].used_bytes),
+    'the tab shows the bytes that the server has',
+  );
+  const [name] = await loadedModels();
+  const model = page.locator('.gantry-model', { hasText: name }).first();
+  await model.locator('select').selectOption('keep');
+  const isKept = async () => (await getJson('/gantry/models')).models.find((it) => it.name === name)?.retention === 'keep';
+  assert.ok(await waitFor(isKept), 'the choice reached the server');
+  await frontEnd.screenshot('gantry-tab');
+  await model.locator('select').selectOption('default');
+  assert.ok(await waitFor(async () => !(await isKept())));
+  await page.getByRole('button', { name: /Gantry/ }).first().click();
+});
+
+scenario('shows the plan of a loader while one types', async ({ page }) => {
+  const line = (value) =>
+    page.evaluate((alloc) => {
+      const app = window.app;
+      let node = app.graph.nodes.find((it) => it.type === 'UNETLoaderDisTorch2MultiGPU');
+      if (!node) {
+        node = window.LiteGraph.createNode('UNETLoaderDisTorch2MultiGPU');
+        app.graph.add(node);
+      }
+      const widget = node.widgets.find((it) => it.name === 'expert_mode_allocations');
+      if (alloc !== undefined && widget.value !== alloc) {
+        widget.value = alloc;
+        widget.callback?.(alloc);
+      }
+      return node.widgets.find((it) => it.name === 'gantry_plan')?.value ?? '';
+    }, value);
+  assert.ok(await waitFor(async () => /GiB/.test(await line('cpu,*'))), `a plan is shown: ${await line()}`);
+  assert.ok(await waitFor(async () => /^character 6: /.test(await line('cpu,2xb'))), `an error points at its place: ${await line()}`);
+  // A plan that is sent from the dashboard reaches the loader of its file.
+  const sent = { file: 'demo-flux.safetensors', alloc: 'cpu,100%' };
+  const answer = await fetch(new URL('gantry/loaders', url), { method: 'POST', body: JSON.stringify(sent) });
+  assert.ok((await answer.json()).clients >= 1, 'the page is connected');
+  const taken = () =>
+    page.evaluate(() => {
+      const node = window.app.graph.nodes.find((it) => it.type === 'UNETLoaderDisTorch2MultiGPU');
+      return node.widgets.find((it) => it.name === 'expert_mode_allocations').value;
+    });
+  assert.ok(await waitFor(async () => (await taken()) === sent.alloc), `the loader has ${await taken()}`);
+  await page.evaluate(() => window.app.graph.remove(window.app.graph.nodes.find((it) => it.type === 'UNETLoaderDisTorch2MultiGPU')));
 });
 
 scenario('presses both memory buttons', async ({ page }) => {

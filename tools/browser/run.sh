@@ -120,7 +120,7 @@ if [[ $tests == *front-end* ]]; then
 fi
 if [[ $tests == *dashboard* ]]; then
     [ -z "${KEEP_PICTURES:-}" ] || mkdir -p "$here/../../docs/pictures"
-    start_server "$place/dashboard.log" --sim-device 2gb@8gbps --sim-device 2gb@8gbps
+    start_server "$place/dashboard.log" --sim-device 2gb@8gbps --sim-device 2gb@8gbps --preview-method auto
     run_test dashboard "$place/dashboard.log" || code=1
 fi
 echo "screenshots: $place/screenshots"
