@@ -18,12 +18,14 @@ use tensor::Tensor;
 
 use crate::conditioning::{Array, Cond, CondShape, Scene};
 use crate::detect::{Part, Sign};
-use crate::diffusion::{ControlResiduals, Evaluation, flux, qwen_image, sd2, sd15, sdxl};
+use crate::diffusion::{ControlResiduals, Evaluation, flux, qwen_image, sd2, sd3, sd15, sdxl};
 use crate::{Error, Module, Result};
 
 /// Every kind of control networks, in the order in which files are tried.
 pub const FAMILIES: &[&ControlFamily] = &[
     &flux::CONTROL,
+    &sd3::CONTROL,
+    &sd3::IMAGE_CONTROL,
     &qwen_image::CONTROL,
     &sd15::CONTROL,
     &sd2::CONTROL,

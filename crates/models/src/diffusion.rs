@@ -35,6 +35,7 @@ mod residuals;
 mod rotary;
 pub mod sd15;
 pub mod sd2;
+pub mod sd3;
 pub mod sdxl;
 mod stream_keys;
 mod stream_weights;
@@ -70,6 +71,7 @@ pub use alterations::{Alteration, Amount, BlockGroup, FreeU, Recording, Shrink};
 /// Every family of diffusion models, in the order in which files are tried.
 pub const FAMILIES: &[&DiffusionFamily] = &[
     &flux::FAMILY,
+    &sd3::FAMILY,
     &sd15::FAMILY,
     &sd2::FAMILY,
     &sdxl::FAMILY,

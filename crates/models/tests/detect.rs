@@ -87,6 +87,8 @@ fn every_manifest_is_recognised() {
         ("sd15_tiny_lora_kohya", "a LoRA"),
         ("sd15_tiny", "an all-in-one checkpoint of SD1.5 with CLIP-L, KL, 4 channels"),
         ("sdxl_tiny", "an all-in-one checkpoint of SDXL with CLIP-L, CLIP-G, KL, 4 channels"),
+        ("sd3_micro", "a diffusion model (Stable Diffusion 3)"),
+        ("sd35_micro", "a diffusion model (Stable Diffusion 3.5 medium)"),
         ("wan2.1_t2v_tiny", "a diffusion model (Wan text to video)"),
         ("wan2.1_i2v_tiny", "a diffusion model (Wan 2.1 image to video)"),
         ("hunyuan_video_tiny", "a diffusion model (HunyuanVideo)"),

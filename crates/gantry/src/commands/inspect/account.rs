@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_whole_model_runs_and_every_tensor_is_used() {
-        for name in ["flux_dev_micro", "clip_l_tiny", "clip_g_tiny", "t5xxl_tiny", "flux_ae"] {
+        for name in ["flux_dev_micro", "sd3_micro", "clip_l_tiny", "clip_g_tiny", "t5xxl_tiny", "flux_ae"] {
             let account = account(name, |_| {});
             assert!(account.runs, "{name}: {}", account.to_text());
             let is_whole = account.parts.iter().all(|part| part.unused.as_ref().is_some_and(Vec::is_empty));
