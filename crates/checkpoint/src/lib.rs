@@ -67,7 +67,7 @@ pub use metadata::{Metadata, Value};
 pub use pickle::{MAX_PICKLE_BYTES, PickleFault};
 pub use precision::Precision;
 pub use refusal::Refusal;
-pub use safetensors::MAX_SAFETENSORS_HEADER_BYTES;
+pub use safetensors::{MAX_SAFETENSORS_HEADER_BYTES, safetensors_header_end};
 pub use source::Advice;
 pub use tokenizer::{EmbeddedTokenizer, TokenizerPiece};
 pub use writing::{NewTensor, SafetensorsHead};

@@ -46,6 +46,13 @@ pub(crate) fn parse(source: &Arc<Source>, file: u32) -> Result<Parsed, Error> {
     }
 }
 
+/// Where the header of a safetensors file ends, by the first bytes of it; nothing if no such file begins so.
+#[must_use]
+pub fn safetensors_header_end(first: &[u8]) -> Option<u64> {
+    let length = u64::from_le_bytes(*first.first_chunk::<LENGTH_BYTES>()?);
+    (1..=MAX_SAFETENSORS_HEADER_BYTES).contains(&length).then_some(length + LENGTH_BYTES as u64)
+}
+
 /// The JSON, after checking its length against the limit and the file.
 fn header_bytes(source: &Source) -> Result<&[u8], Error> {
     let bytes = source.bytes();

@@ -36,7 +36,7 @@ pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
     match &cli.command {
         Command::Serve(args) => serve::run(&Machine::open(&cli.machine)?, args, notes),
         Command::Run(args) => run::run(&Machine::open(&cli.machine)?, args),
-        Command::Pull(args) => pull::run(args),
+        Command::Pull(args) => pull::run(&cli.machine, args),
         Command::List(args) => list::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Stop(args) => stop::run(args),

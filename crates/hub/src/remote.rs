@@ -1,6 +1,8 @@
 //! What a server says of a file before it sends it, and single requests, whose redirections are followed here: the token
 //! of the hub must not go to where it sends people.
 
+use std::io::{self, Read};
+
 use ureq::Body;
 use ureq::http::{HeaderMap, Response, Uri};
 
@@ -69,6 +71,36 @@ impl Hub {
         let tag = text(headers, "etag").map(str::to_owned);
         let sha256 = sha256.or_else(|| tag.as_deref().and_then(sum_of));
         Ok(Remote { what, bytes, sha256, tag, has_ranges: has_ranges && bytes.is_some(), location })
+    }
+
+    /// The first bytes of a file, as many as are asked for.
+    ///
+    /// # Errors
+    /// The file is shorter, the server sends no parts of files or refuses, or there is no answer.
+    pub fn beginning(&self, address: &Address, remote: &Remote, bytes: u64) -> Result<Vec<u8>> {
+        let mut patience = Patience::new();
+        loop {
+            match self.beginning_once(address, remote, bytes) {
+                Err(error) => patience.wait_after(error, || true)?,
+                read => return read,
+            }
+        }
+    }
+
+    fn beginning_once(&self, address: &Address, remote: &Remote, bytes: u64) -> Result<Vec<u8>> {
+        let range = Some((0, bytes.saturating_sub(1)));
+        let answer = self.request(&remote.what, &address.url(&self.endpoint), range, address.is_on_hub())?;
+        if answer.response.status().as_u16() != 206 {
+            return Err(Error::of_answer(&remote.what, &answer.response));
+        }
+        let mut read = Vec::new();
+        let broken =
+            |error| Error::Connection { what: remote.what.clone(), source: Box::new(ureq::Error::Io(error)) };
+        answer.response.into_body().into_reader().take(bytes).read_to_end(&mut read).map_err(broken)?;
+        if (read.len() as u64) < bytes {
+            return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(read)
     }
 
     /// Asks for bytes of a file, from the first to the last, or for all of it.

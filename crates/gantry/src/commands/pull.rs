@@ -1,5 +1,7 @@
 //! `gantry pull`: model files from the hub into the folders where loaders look for them.
 
+mod fitting;
+
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,17 +15,21 @@ use serde_json::{Value, json};
 
 use super::{print, print_json, tell};
 use crate::bars::Bars;
-use crate::cli::PullArgs;
+use crate::cli::{MachineArgs, PullArgs};
+use crate::machine::Machine;
 use crate::table::Table;
 use crate::{environment, host, running, serving, workflow_file};
+use fitting::Fitting;
 
 /// A file that is wanted, and where it goes.
 struct Wanted {
     address: Address,
+    /// The kind of folder that it goes into.
+    kind: String,
     path: PathBuf,
 }
 
-pub(super) fn run(args: &PullArgs) -> Result<ExitCode> {
+pub(super) fn run(machine: &MachineArgs, args: &PullArgs) -> Result<ExitCode> {
     if args.list {
         return list(args.output.json);
     }
@@ -40,8 +46,9 @@ pub(super) fn run(args: &PullArgs) -> Result<ExitCode> {
     let hub = Hub::new(environment::variable("HF_ENDPOINT"), environment::variable("HF_TOKEN"));
     let mut told = Vec::new();
     let mut failures = 0;
+    let fitting = Fitting::on(&Machine::open(machine)?, &folders)?;
     for file in &wanted {
-        match pull(&hub, file, args.dry_run) {
+        match pull(&hub, file, &fitting, args.dry_run) {
             Ok(value) => {
                 if !args.output.json {
                     print(&format!("{}\n", line(&value)))?;
@@ -76,7 +83,7 @@ fn list(as_json: bool) -> Result<ExitCode> {
     for set in downloads::all() {
         table.row(&[set.name, set.title, set.licence, &set.files.len().to_string()]);
     }
-    print(&format!("{table}\n`gantry pull NAME --dry-run` says how large they are and where they go\n"))?;
+    print(&format!("{table}\n`gantry pull NAME --dry-run` says how large they are, where they go and how they would fit here\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -137,12 +144,16 @@ fn placed(address: Address, kind: &str, name: &str, folders: &Folders) -> Result
         "{address}: \"{name}\" is no name for a file below {}",
         folder.display()
     );
-    Ok(Wanted { address, path: folder.join(name) })
+    Ok(Wanted { address, kind: kind.to_owned(), path: folder.join(name) })
 }
 
 /// Fetches a file, or only looks at it.
-fn pull(hub: &Hub, file: &Wanted, dry_run: bool) -> Result<Value> {
+fn pull(hub: &Hub, file: &Wanted, fitting: &Fitting, dry_run: bool) -> Result<Value> {
     let remote = hub.look(&file.address)?;
+    let fits = fitting.of(hub, file, &remote);
+    if let (Some(fits), false) = (&fits, dry_run) {
+        tell(&format!("{}: {fits}\n", file.address));
+    }
     let state = if dry_run {
         let is_there = std::fs::metadata(&file.path).is_ok_and(|there| Some(there.len()) == remote.bytes);
         if is_there { "there" } else { "missing" }
@@ -158,6 +169,7 @@ fn pull(hub: &Hub, file: &Wanted, dry_run: bool) -> Result<Value> {
         "bytes": remote.bytes,
         "sha256": remote.sha256,
         "state": state,
+        "fits": fits,
     }))
 }
 
@@ -194,7 +206,8 @@ fn line(value: &Value) -> String {
     let size = value["bytes"]
         .as_u64()
         .map_or_else(|| "unknown size".to_owned(), |bytes| ByteSize(bytes).to_string());
-    format!("{}: {} ({size})", text("state"), text("path"))
+    let fits = value["fits"].as_str().map_or_else(String::new, |fits| format!("\n  {fits}"));
+    format!("{}: {} ({size}){fits}", text("state"), text("path"))
 }
 
 #[cfg(test)]

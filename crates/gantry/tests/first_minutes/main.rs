@@ -4,6 +4,7 @@
 mod benches;
 mod doctor;
 mod habits;
+mod pulling;
 mod wrong_input;
 
 use std::path::Path;
