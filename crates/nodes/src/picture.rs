@@ -6,14 +6,14 @@
 mod chunks;
 mod convert;
 mod json;
-mod webp;
+mod moving_webp;
 
 use std::io::Cursor;
 
 use image::codecs::gif::GifDecoder;
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngDecoder;
-use image::codecs::webp::{WebPDecoder, WebPEncoder};
+use image::codecs::webp::WebPDecoder;
 use image::imageops::FilterType;
 use image::{
     AnimationDecoder, DynamicImage, ExtendedColorType, ImageDecoder, ImageFormat, ImageReader, Limits,
@@ -26,7 +26,7 @@ use runtime::host::{Host, Room};
 pub use chunks::{png_text, with_text_of};
 pub(crate) use json::python_float;
 pub use json::python_json;
-pub(crate) use webp::{Pace, animated as animated_webp};
+pub(crate) use moving_webp::{Pace, animated as animated_webp};
 
 /// Pixels of the largest picture that is read, over all frames; Pillow refuses larger ones, too.
 const MAX_PIXELS: u64 = 178_956_970;
@@ -46,11 +46,30 @@ pub struct Pixels {
     pub bytes: Vec<u8>,
 }
 
+/// How pixels become WebP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WebpCoding {
+    /// From 0 to 100; without loss if there is none.
+    pub(crate) quality: Option<u8>,
+    /// From 0 (fast) to 6 (small).
+    pub(crate) effort: u8,
+}
+
+impl WebpCoding {
+    /// Without loss.
+    pub(crate) const LOSSLESS: WebpCoding = WebpCoding { quality: None, effort: 4 };
+
+    /// With the usual effort.
+    pub(crate) const fn of_quality(quality: u8) -> WebpCoding {
+        WebpCoding { quality: Some(quality), effort: 4 }
+    }
+}
+
 /// What a picture is sent as, beside PNG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviewFormat {
-    /// WebP, without loss.
-    Webp,
+    /// WebP of a quality from 1 to 100.
+    Webp(u8),
     /// JPEG of a quality from 1 to 100, without transparency.
     Jpeg(u8),
 }
@@ -213,7 +232,7 @@ pub fn preview(bytes: &[u8], format: PreviewFormat, without_alpha: bool) -> Resu
         pixels = pixels.without_alpha();
     }
     match format {
-        PreviewFormat::Webp => webp_of(&pixels),
+        PreviewFormat::Webp(quality) => webp_of(&pixels, WebpCoding::of_quality(quality)),
         PreviewFormat::Jpeg(quality) => jpeg_of(&pixels, quality),
     }
 }
@@ -319,13 +338,25 @@ fn describe(encoder: &mut png::Encoder<'_, &mut Vec<u8>>, pixels: &Pixels, level
     Ok(())
 }
 
-fn webp_of(pixels: &Pixels) -> Result<Vec<u8>> {
+fn webp_of(pixels: &Pixels, coding: WebpCoding) -> Result<Vec<u8>> {
     let (width, height) = pixels.size()?;
-    let mut out = Vec::new();
-    WebPEncoder::new_lossless(&mut out)
-        .encode(&pixels.bytes, width, height, pixels.color()?)
-        .map_err(unreadable)?;
-    Ok(out)
+    let unwritten = || Error::Told(format!("{width}x{height} pixels cannot be written as WebP"));
+    let mut config = webp::WebPConfig::new().map_err(|()| unwritten())?;
+    (config.lossless, config.quality) = match coding.quality {
+        None => (1, 75.0),
+        Some(quality) => (0, f32::from(quality.min(100))),
+    };
+    config.method = coding.effort.min(6).into();
+    let grey: Vec<u8>;
+    let encoder = match pixels.channels {
+        4 => webp::Encoder::from_rgba(&pixels.bytes, width, height),
+        3 => webp::Encoder::from_rgb(&pixels.bytes, width, height),
+        _ => {
+            grey = pixels.bytes.iter().flat_map(|value| [*value; 3]).collect();
+            webp::Encoder::from_rgb(&grey, width, height)
+        }
+    };
+    Ok(encoder.encode_advanced(&config).map_err(|_| unwritten())?.to_vec())
 }
 
 fn jpeg_of(pixels: &Pixels, quality: u8) -> Result<Vec<u8>> {

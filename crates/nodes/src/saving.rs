@@ -8,7 +8,7 @@ use graph::{
 };
 use rayon::prelude::*;
 
-use crate::picture;
+use crate::picture::{self, WebpCoding};
 use crate::value::{Image, Mask};
 use crate::{Result, Runtime};
 use runtime::SavedFile;
@@ -312,9 +312,8 @@ struct SaveAnimatedWebp(Arc<Runtime>);
 
 impl NodeClass for SaveAnimatedWebp {
     fn schema(&self) -> Schema {
-        let quality = Input::int("quality", 80, 0, 100).tooltip(
-            "Frames are always saved without loss, so that neither this nor the method changes them.",
-        );
+        let quality = Input::int("quality", 80, 0, 100)
+            .tooltip("How good frames are that are saved with loss; larger files at higher values.");
         let schema = Schema::new("SaveAnimatedWEBP", "image/animation")
             .about("Saves pictures as one that moves.")
             .input(Input::socket("images", "IMAGE"))
@@ -331,8 +330,17 @@ impl NodeClass for SaveAnimatedWebp {
         let size = (image.width, image.height);
         let mut saving = self.0.outputs().begin(Place::Output, call.text("filename_prefix")?, size)?;
         let frame_ms = (1000.0 / call.float("fps")?.max(0.001)) as u64;
-        let bytes =
-            picture::animated_webp(&image, picture::Pace { frame_ms, times: 0 }, &provenance(&self.0, call))?;
+        let quality = u8::try_from(call.int("quality")?.clamp(0, 100)).unwrap_or(100);
+        let coding = WebpCoding {
+            quality: (!call.boolean("lossless")?).then_some(quality),
+            effort: match call.text("method")? {
+                "fastest" => 0,
+                "slowest" => 6,
+                _ => 4,
+            },
+        };
+        let pace = picture::Pace { frame_ms, times: 0 };
+        let bytes = picture::animated_webp(&image, pace, coding, &provenance(&self.0, call))?;
         let items = vec![saved_item(&saving.save(0, "webp", &bytes)?)];
         let moves = image.batch > 1;
         Ok(Outcome::default().with_ui(ui([("images", items), ("animated", vec![moves.into()])])))

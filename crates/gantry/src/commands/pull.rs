@@ -83,7 +83,9 @@ fn list(as_json: bool) -> Result<ExitCode> {
     for set in downloads::all() {
         table.row(&[set.name, set.title, set.licence, &set.files.len().to_string()]);
     }
-    print(&format!("{table}\n`gantry pull NAME --dry-run` says how large they are, where they go and how they would fit here\n"))?;
+    print(&format!(
+        "{table}\n`gantry pull NAME --dry-run` says how large they are, where they go and how they would fit here\n"
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,7 +11,7 @@ use super::files::date_of;
 use super::saving::{Destination, Movie, texts, webm, with_hidden};
 use super::{ReadFrames, Wanted, not_empty, read_frames, sound_of, told};
 use crate::image::{Method, Target, file_verdict, scale_image};
-use crate::picture::{self, Pace};
+use crate::picture::{self, Pace, WebpCoding};
 use crate::saving::file_item;
 use crate::value::{Audio, Image, VideoPart};
 use crate::{Result, Runtime};
@@ -26,6 +26,8 @@ const FORMATS: [&str; 5] = ["image/webp", "video/h264-mp4", "video/h265-mp4", "v
 const WITH_SOUND: &str = "video/h264-mp4";
 /// What `crf` is unless it is said.
 const USUAL_CRF: f64 = 19.0;
+/// How good the frames of a WebP file are, from 0 to 100.
+const WEBP_QUALITY: u8 = 80;
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -132,7 +134,12 @@ impl VideoCombine {
                 let images = images.frames(movie.order.iter().copied())?;
                 let times = u16::try_from(loops).unwrap_or(u16::MAX);
                 let pace = Pace { frame_ms: (1000.0 / rate) as u64, times };
-                let bytes = picture::animated_webp(&images, pace, &movie.texts)?;
+                let bytes = picture::animated_webp(
+                    &images,
+                    pace,
+                    WebpCoding::of_quality(WEBP_QUALITY),
+                    &movie.texts,
+                )?;
                 saving.save(0, "webp", &bytes)?
             }
         };

@@ -24,6 +24,9 @@ const NO_MODELS: &[&str] = &["configs", "custom_nodes"];
 /// Endings of pictures that lie beside a model to show what it does.
 const PREVIEW_ENDINGS: &[&str] = &["png", "jpg", "jpeg", "webp", "gif", "bmp"];
 
+/// How good the picture beside a model is shown, from 1 to 100.
+const MODEL_PREVIEW_QUALITY: u8 = 90;
+
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/embeddings", get(embeddings))
@@ -104,7 +107,9 @@ async fn preview(
     let model = place.join(relative(&decoded_again(&file)?)?);
     let picture = blocking(move || picture_beside(&model).ok_or(Refusal::Missing)).await?;
     let webp = files
-        .with_picture(picture, |bytes| Ok(picture::preview(bytes, PreviewFormat::Webp, false)?))
+        .with_picture(picture, |bytes| {
+            Ok(picture::preview(bytes, PreviewFormat::Webp(MODEL_PREVIEW_QUALITY), false)?)
+        })
         .await
         .map_err(|_| Refusal::Missing)?;
     Ok(([(header::CONTENT_TYPE, "image/webp")], webp).into_response())

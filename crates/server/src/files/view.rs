@@ -102,7 +102,7 @@ impl Shape {
         let last = text.rsplit(';').next().unwrap_or_default();
         let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
         let quality = if is_number { last.parse().unwrap_or(100).clamp(1, 100) } else { PREVIEW_QUALITY };
-        let format = if is_jpeg { PreviewFormat::Jpeg(quality) } else { PreviewFormat::Webp };
+        let format = if is_jpeg { PreviewFormat::Jpeg(quality) } else { PreviewFormat::Webp(quality) };
         Shape::Preview { format, without_alpha: channel == "rgb" }
     }
 
@@ -203,15 +203,16 @@ mod tests {
             Shape::asked(&Asked(pairs.filter(|(_, value)| !value.is_empty()).collect()))
         };
         let jpeg = |quality| Shape::Preview { format: PreviewFormat::Jpeg(quality), without_alpha: false };
-        let webp = |without_alpha| Shape::Preview { format: PreviewFormat::Webp, without_alpha };
-        assert_eq!(shape("webp;90", ""), webp(false));
-        assert_eq!(shape("webp;90", "rgb"), webp(true));
+        let webp =
+            |quality, without_alpha| Shape::Preview { format: PreviewFormat::Webp(quality), without_alpha };
+        assert_eq!(shape("webp;50", ""), webp(50, false));
+        assert_eq!(shape("webp;90", "rgb"), webp(90, true));
         assert_eq!(shape("jpeg", ""), jpeg(90));
         assert_eq!(shape("jpeg;70", ""), jpeg(70));
         assert_eq!(shape("jpeg;0", ""), jpeg(1));
         assert_eq!(shape("jpeg;99999999999999999999", ""), jpeg(100));
-        assert_eq!(shape("jpeg;70", "rgba"), webp(false));
-        assert_eq!(shape("gif;70", ""), webp(false));
+        assert_eq!(shape("jpeg;70", "rgba"), webp(70, false));
+        assert_eq!(shape("gif;70", ""), webp(70, false));
         assert_eq!(shape("", "rgb"), Shape::Colours);
         assert_eq!(shape("", "a"), Shape::Alpha);
         assert_eq!(shape("", "rgba"), Shape::AsStored);

@@ -1,6 +1,6 @@
-//! WebP files that move: frames without loss, one after the other, and how they were made.
+//! WebP files that move: frames one after the other, and how they were made.
 
-use super::{pixels_of, webp_of};
+use super::{WebpCoding, pixels_of, webp_of};
 use crate::value::Image;
 use crate::{Error, Result};
 
@@ -29,8 +29,13 @@ pub(crate) struct Pace {
 ///
 /// # Errors
 /// There are no pictures, or they are too large for the format.
-pub(crate) fn animated(image: &Image, pace: Pace, text: &[(String, String)]) -> Result<Vec<u8>> {
-    let frames = (0..image.batch).map(|index| frame(image, index)).collect::<Result<Vec<_>>>()?;
+pub(crate) fn animated(
+    image: &Image,
+    pace: Pace,
+    coding: WebpCoding,
+    text: &[(String, String)],
+) -> Result<Vec<u8>> {
+    let frames = (0..image.batch).map(|index| frame(image, index, coding)).collect::<Result<Vec<_>>>()?;
     let (Some(width), Some(height)) = (image.width.checked_sub(1), image.height.checked_sub(1)) else {
         return Err(Error::Told("there are no pixels in the pictures".to_owned()));
     };
@@ -73,19 +78,23 @@ pub(crate) fn animated(image: &Image, pace: Pace, text: &[(String, String)]) -> 
     Ok(file)
 }
 
-/// The chunk with the pixels of one picture.
-fn frame(image: &Image, index: usize) -> Result<Vec<u8>> {
-    let file = webp_of(&pixels_of(image, index)?)?;
+/// The chunks with the pixels of one picture, its transparency first.
+fn frame(image: &Image, index: usize, coding: WebpCoding) -> Result<Vec<u8>> {
+    let file = webp_of(&pixels_of(image, index)?, coding)?;
     let mut rest = file.get(12..).unwrap_or_default();
+    let mut found = Vec::new();
     while let [a, b, c, d, s0, s1, s2, s3, ..] = *rest {
         let len = u32::from_le_bytes([s0, s1, s2, s3]) as usize;
         let end = (8 + len + len % 2).min(rest.len());
-        if [a, b, c, d] == *b"VP8L" {
-            return Ok(rest[..end].to_vec());
+        if [*b"ALPH", *b"VP8 ", *b"VP8L"].contains(&[a, b, c, d]) {
+            found.extend(&rest[..end]);
         }
         rest = &rest[end..];
     }
-    Err(Error::Told("a picture could not be written as WebP".to_owned()))
+    if found.is_empty() {
+        return Err(Error::Told("a picture could not be written as WebP".to_owned()));
+    }
+    Ok(found)
 }
 
 fn chunk(out: &mut Vec<u8>, name: &[u8; 4], bytes: &[u8]) -> Result<()> {
@@ -156,7 +165,7 @@ mod tests {
         let image = pictures(3);
         let text =
             vec![("prompt".to_owned(), "{\"1\": 2}".to_owned()), ("workflow".to_owned(), "{}".to_owned())];
-        let file = animated(&image, Pace { frame_ms: 125, times: 0 }, &text).unwrap();
+        let file = animated(&image, Pace { frame_ms: 125, times: 0 }, WebpCoding::LOSSLESS, &text).unwrap();
         let frames = WebPDecoder::new(Cursor::new(&file)).unwrap().into_frames().collect_frames().unwrap();
         assert_eq!(frames.len(), 3);
         for (index, frame) in frames.iter().enumerate() {
@@ -172,11 +181,39 @@ mod tests {
     #[test]
     fn one_picture_stands_still() {
         let image = pictures(1);
-        let file = animated(&image, Pace { frame_ms: 100, times: 0 }, &[]).unwrap();
+        let file = animated(&image, Pace { frame_ms: 100, times: 0 }, WebpCoding::LOSSLESS, &[]).unwrap();
         let decoder = WebPDecoder::new(Cursor::new(&file)).unwrap();
         assert!(!decoder.has_animation());
         let decoded = ::image::load_from_memory(&file).unwrap().to_rgb8();
         assert_eq!(decoded.into_raw(), pixels_of(&image, 0).unwrap().bytes);
-        assert!(animated(&pictures(0), Pace { frame_ms: 100, times: 0 }, &[]).is_err());
+        assert!(animated(&pictures(0), Pace { frame_ms: 100, times: 0 }, WebpCoding::LOSSLESS, &[]).is_err());
+    }
+
+    #[test]
+    fn frames_with_loss_are_smaller_and_still_alike() {
+        let values = |channels: usize| {
+            let side = 64;
+            let value = move |at: usize| {
+                let (y, x) = (at / channels / side, at / channels % side);
+                ((x as f32 / 9.0).sin() * (y as f32 / 7.0).cos() + 1.0) / 2.0
+            };
+            let values = (0..2 * side * side * channels).map(move |at| value(at % (side * side * channels)));
+            Image::collect(&runtime::host::Host::with_budget(1 << 30), [2, side, side, channels], values)
+                .unwrap()
+        };
+        for channels in [3, 4] {
+            let image = values(channels);
+            let file = |coding| animated(&image, Pace { frame_ms: 40, times: 0 }, coding, &[]).unwrap();
+            let sizes = [10, 50, 90].map(|quality| file(WebpCoding::of_quality(quality)).len());
+            assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
+            assert!(sizes[2] < file(WebpCoding::LOSSLESS).len());
+            let decoder = WebPDecoder::new(Cursor::new(file(WebpCoding::of_quality(90)))).unwrap();
+            let frames = decoder.into_frames().collect_frames().unwrap();
+            assert_eq!(frames.len(), 2);
+            let wanted = pixels_of(&image, 1).unwrap().bytes;
+            let got = frames[1].buffer().pixels().flat_map(|pixel| pixel.0[..channels].to_vec());
+            let apart = got.zip(wanted).map(|(a, b)| u32::from(a.abs_diff(b))).sum::<u32>();
+            assert!(apart / (64 * 64 * channels as u32) < 8, "{apart}");
+        }
     }
 }
