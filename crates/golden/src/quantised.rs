@@ -198,12 +198,17 @@ impl Description {
             writer = writer.tensor(format!("{layer}.weight"), dtype, shape, quantised.codes).tensor(
                 format!("{layer}.weight_scale"),
                 scales_as,
-                quantised.scales_shape,
+                listed(quantised.scales_shape),
                 quantised.scales,
             );
             if let Some(scale) = quantised.tensor_scale {
                 let bytes = scale.to_le_bytes().to_vec();
-                writer = writer.tensor(format!("{layer}.weight_scale_2"), DType::F32, Shape::scalar(), bytes);
+                writer = writer.tensor(
+                    format!("{layer}.weight_scale_2"),
+                    DType::F32,
+                    listed(Shape::scalar()),
+                    bytes,
+                );
             }
             if self.mark == MarkPlace::ComfyQuant {
                 let json = format.json().into_bytes();
@@ -213,6 +218,11 @@ impl Description {
         }
         writer.finish()
     }
+}
+
+/// The shape of scales as these files have it: a single one is a list of one.
+fn listed(shape: Shape) -> Shape {
+    if shape.dims().is_empty() { Shape::from([1]) } else { shape }
 }
 
 /// The element type and the shape that a file gives codes.
