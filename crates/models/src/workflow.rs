@@ -42,6 +42,31 @@ pub struct WorkflowFile {
 }
 
 impl WorkflowFile {
+    /// The diffusion model, in a kind of folder.
+    pub(crate) const fn diffusion(
+        is_it: fn(&Part) -> bool,
+        folder: &'static str,
+        names: &'static str,
+    ) -> WorkflowFile {
+        let what = "the diffusion model";
+        WorkflowFile { what, is_it, flag: "--model", names, folder, is_needed: true }
+    }
+
+    /// A text encoder that no picture is drawn without, under its flag.
+    pub(crate) const fn text(
+        what: &'static str,
+        flag: &'static str,
+        is_it: fn(&Part) -> bool,
+        names: &'static str,
+    ) -> WorkflowFile {
+        WorkflowFile { what, is_it, flag, names, folder: "text_encoders", is_needed: true }
+    }
+
+    /// The autoencoder.
+    pub(crate) const fn autoencoder(is_it: fn(&Part) -> bool, names: &'static str) -> WorkflowFile {
+        WorkflowFile { what: "the autoencoder", is_it, flag: "--vae", names, folder: "vae", is_needed: true }
+    }
+
     /// Whether a file has it.
     #[must_use]
     pub fn is_in(&self, found: &Detected) -> bool {

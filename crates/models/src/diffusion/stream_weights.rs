@@ -50,6 +50,28 @@ pub(super) struct ReleasedStreams {
 }
 
 impl ReleasedStreams {
+    /// Those of the first released models of this kind, and of those that were made from them.
+    pub(super) const FIRST: ReleasedStreams = ReleasedStreams {
+        hidden: 3072,
+        head: 128,
+        mlp: 12_288,
+        mlp_rows: 12_288,
+        blocks: [19, 38],
+        has_bias: true,
+        is_modulated: true,
+    };
+
+    /// The same in a size that two processor cores can run.
+    pub(super) const SMALL: ReleasedStreams = ReleasedStreams {
+        hidden: 256,
+        head: 64,
+        mlp: 1024,
+        mlp_rows: 1024,
+        blocks: [4, 8],
+        has_bias: true,
+        is_modulated: true,
+    };
+
     /// Adds the tensors of the blocks one after the other as in published files; of each kind at most so many.
     pub(super) fn add_blocks(&self, all: &mut Vec<(String, Shape)>, most: usize) {
         let ReleasedStreams { hidden, head, mlp, mlp_rows, blocks: [doubles, singles], has_bias, .. } = *self;

@@ -9,9 +9,9 @@ use meta::{DType, Shape};
 use residency::{Manifest, Session, WeightSpec};
 use tensor::Tensor;
 
+use super::AutoencoderFamily;
 use super::causal::Past;
-use super::video::{self, GiveFrames, TakeParts, VideoCoder, VideoSizes};
-use super::{Autoencoder, AutoencoderFamily, CodedSize, Pictures, TakePictures, Tiling};
+use super::video::{GiveFrames, TakeParts, VideoCoder, VideoSizes};
 use crate::claims::Claims;
 use crate::detect::{Part, Sign};
 use crate::{Error, Module, Probe, Result};
@@ -187,44 +187,4 @@ fn product(claims: &Claims<'_>, name: &str, to: usize, from: usize) -> Result<Ve
     let mut weights = claims.layer(name, &[to, from])?;
     weights[0].shape = Shape::from([to, from, 1, 1, 1]);
     Ok(weights)
-}
-
-impl Autoencoder for Mochi {
-    fn latent_channels(&self) -> usize {
-        self.latent_channels
-    }
-
-    fn picture_channels(&self) -> usize {
-        self.channels
-    }
-
-    fn pixels_per_value(&self) -> usize {
-        self.sizes().factor
-    }
-
-    fn frames_per_value(&self) -> Option<usize> {
-        Some(self.sizes().frames)
-    }
-
-    fn decode(
-        &self,
-        session: &Session,
-        latent: &Tensor,
-        tiling: Option<Tiling>,
-        take: &mut TakePictures<'_>,
-    ) -> Result<()> {
-        video::decode(self, session, latent, tiling, take)
-    }
-
-    fn encode(&self, session: &Session, pictures: &Pictures<'_>, tiling: Option<Tiling>) -> Result<Tensor> {
-        video::encode(self, session, pictures, tiling)
-    }
-
-    fn rehearse_decoding(&self, session: &Session, size: CodedSize) -> Result<()> {
-        video::rehearse_decoding(self, session, size)
-    }
-
-    fn rehearse_encoding(&self, session: &Session, size: CodedSize) -> Result<()> {
-        video::rehearse_encoding(self, session, size)
-    }
 }

@@ -5,9 +5,9 @@ use residency::Session;
 use tensor::{Padding, Tensor};
 
 use super::volume::{Block, Piece, Scale, Side, Volume};
-use super::{CodedSize, FrameTiles, Pictures, TakePictures, Tiling};
+use super::{Autoencoder, CodedSize, FrameTiles, Pictures, TakePictures, Tiling};
 use crate::rehearsal::{arrived, read_back};
-use crate::{Error, Result};
+use crate::{Error, Module, Result};
 
 /// The sizes of an autoencoder of videos.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,48 @@ pub(super) trait VideoCoder {
     fn encode_parts(&self, session: &Session, frames: usize, give: &GiveFrames<'_>) -> Result<Tensor>;
 }
 
-/// As [`Autoencoder::decode`](super::Autoencoder::decode).
-pub(super) fn decode(
+impl<T: VideoCoder + Module> Autoencoder for T {
+    fn latent_channels(&self) -> usize {
+        self.sizes().latent_channels
+    }
+
+    fn picture_channels(&self) -> usize {
+        self.sizes().channels
+    }
+
+    fn pixels_per_value(&self) -> usize {
+        self.sizes().factor
+    }
+
+    fn frames_per_value(&self) -> Option<usize> {
+        Some(self.sizes().frames)
+    }
+
+    fn decode(
+        &self,
+        session: &Session,
+        latent: &Tensor,
+        tiling: Option<Tiling>,
+        take: &mut TakePictures<'_>,
+    ) -> Result<()> {
+        decode(self, session, latent, tiling, take)
+    }
+
+    fn encode(&self, session: &Session, pictures: &Pictures<'_>, tiling: Option<Tiling>) -> Result<Tensor> {
+        encode(self, session, pictures, tiling)
+    }
+
+    fn rehearse_decoding(&self, session: &Session, size: CodedSize) -> Result<()> {
+        rehearse_decoding(self, session, size)
+    }
+
+    fn rehearse_encoding(&self, session: &Session, size: CodedSize) -> Result<()> {
+        rehearse_encoding(self, session, size)
+    }
+}
+
+/// As [`Autoencoder::decode`].
+fn decode(
     coder: &dyn VideoCoder,
     session: &Session,
     latent: &Tensor,
@@ -68,8 +108,8 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// As [`Autoencoder::encode`](super::Autoencoder::encode).
-pub(super) fn encode(
+/// As [`Autoencoder::encode`].
+fn encode(
     coder: &dyn VideoCoder,
     session: &Session,
     pictures: &Pictures<'_>,
@@ -92,7 +132,7 @@ pub(super) fn encode(
 }
 
 /// Decodes an empty latent.
-pub(super) fn rehearse_decoding(coder: &dyn VideoCoder, session: &Session, size: CodedSize) -> Result<()> {
+fn rehearse_decoding(coder: &dyn VideoCoder, session: &Session, size: CodedSize) -> Result<()> {
     let channels = coder.sizes().latent_channels;
     let latent = arrived(session.lane()?, [1, channels, size.frames, size.height, size.width])?;
     let (height, width) = size.at_once();
@@ -101,7 +141,7 @@ pub(super) fn rehearse_decoding(coder: &dyn VideoCoder, session: &Session, size:
 }
 
 /// Encodes an empty video.
-pub(super) fn rehearse_encoding(coder: &dyn VideoCoder, session: &Session, size: CodedSize) -> Result<()> {
+fn rehearse_encoding(coder: &dyn VideoCoder, session: &Session, size: CodedSize) -> Result<()> {
     let (lane, VideoSizes { channels, factor, frames, .. }) = (session.lane()?, coder.sizes());
     let (height, width) = size.at_once();
     let latent = coder.encode_parts(session, Scale::FramesUp(frames).length(size.frames), &|_, len| {

@@ -12,9 +12,9 @@ use meta::DType;
 use residency::{Manifest, Session};
 use tensor::Tensor;
 
+use super::AutoencoderFamily;
 use super::causal::Past;
-use super::video::{self, GiveFrames, TakeParts, VideoCoder, VideoSizes, pixels_of};
-use super::{Autoencoder, AutoencoderFamily, CodedSize, Pictures, TakePictures, Tiling};
+use super::video::{GiveFrames, TakeParts, VideoCoder, VideoSizes, pixels_of};
 use crate::claims::Claims;
 use crate::detect::{Part, Sign};
 use crate::{Error, Module, Probe, Result};
@@ -156,45 +156,5 @@ impl Module for VideoKl {
 
     fn activations(&self) -> &'static [DType] {
         &[DType::BF16, DType::F16, DType::F32]
-    }
-}
-
-impl Autoencoder for VideoKl {
-    fn latent_channels(&self) -> usize {
-        self.config.latent_channels
-    }
-
-    fn picture_channels(&self) -> usize {
-        self.config.channels
-    }
-
-    fn pixels_per_value(&self) -> usize {
-        self.config.factor()
-    }
-
-    fn frames_per_value(&self) -> Option<usize> {
-        Some(self.config.frames_per_value())
-    }
-
-    fn decode(
-        &self,
-        session: &Session,
-        latent: &Tensor,
-        tiling: Option<Tiling>,
-        take: &mut TakePictures<'_>,
-    ) -> Result<()> {
-        video::decode(self, session, latent, tiling, take)
-    }
-
-    fn encode(&self, session: &Session, pictures: &Pictures<'_>, tiling: Option<Tiling>) -> Result<Tensor> {
-        video::encode(self, session, pictures, tiling)
-    }
-
-    fn rehearse_decoding(&self, session: &Session, size: CodedSize) -> Result<()> {
-        video::rehearse_decoding(self, session, size)
-    }
-
-    fn rehearse_encoding(&self, session: &Session, size: CodedSize) -> Result<()> {
-        video::rehearse_encoding(self, session, size)
     }
 }

@@ -56,30 +56,21 @@ const TEXT: TextRecipe = TextRecipe {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "Chroma1-HD.safetensors, chroma-unlocked-v48.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the T5 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("T5"),
-            flag: "--t5",
-            names: "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn.safetensors or a .gguf",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
-            flag: "--vae",
-            names: "ae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "Chroma1-HD.safetensors, chroma-unlocked-v48.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the T5 text encoder",
+            "--t5",
+            |part| part.role == Role::Text && part.name.starts_with("T5"),
+            "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn.safetensors or a .gguf",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
+            "ae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,
@@ -105,29 +96,13 @@ struct Sizes {
 }
 
 const RELEASED: Sizes = Sizes {
-    streams: ReleasedStreams {
-        hidden: 3072,
-        head: 128,
-        mlp: 12_288,
-        mlp_rows: 12_288,
-        blocks: [19, 38],
-        has_bias: true,
-        is_modulated: false,
-    },
+    streams: ReleasedStreams { is_modulated: false, ..ReleasedStreams::FIRST },
     context: 4096,
     width: 5120,
 };
 
 const SMALL: Sizes = Sizes {
-    streams: ReleasedStreams {
-        hidden: 256,
-        head: 64,
-        mlp: 1024,
-        mlp_rows: 1024,
-        blocks: [4, 8],
-        has_bias: true,
-        is_modulated: false,
-    },
+    streams: ReleasedStreams { is_modulated: false, ..ReleasedStreams::SMALL },
     context: 128,
     width: 320,
 };

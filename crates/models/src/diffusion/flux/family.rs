@@ -73,30 +73,22 @@ const WORKFLOW: StandardWorkflow = StandardWorkflow {
             folder: "diffusion_models",
             is_needed: true,
         },
-        WorkflowFile {
-            what: "the CLIP-L text encoder",
-            is_it: |part| part.role == Role::Text && part.is_read_by("CLIP"),
-            flag: "--clip-l",
-            names: "clip_l.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the T5 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("T5"),
-            flag: "--t5",
-            names: "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn.safetensors or a .gguf",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
-            flag: "--vae",
-            names: "ae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::text(
+            "the CLIP-L text encoder",
+            "--clip-l",
+            |part| part.role == Role::Text && part.is_read_by("CLIP"),
+            "clip_l.safetensors",
+        ),
+        WorkflowFile::text(
+            "the T5 text encoder",
+            "--t5",
+            |part| part.role == Role::Text && part.name.starts_with("T5"),
+            "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn.safetensors or a .gguf",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
+            "ae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: Some(("FluxGuidance", 3.5)),
@@ -149,33 +141,9 @@ struct Sizes {
     pooled: usize,
 }
 
-const DEV: Sizes = Sizes {
-    streams: ReleasedStreams {
-        hidden: 3072,
-        head: 128,
-        mlp: 12_288,
-        mlp_rows: 12_288,
-        blocks: [19, 38],
-        has_bias: true,
-        is_modulated: true,
-    },
-    context: 4096,
-    pooled: 768,
-};
+const DEV: Sizes = Sizes { streams: ReleasedStreams::FIRST, context: 4096, pooled: 768 };
 
-const SMALL: Sizes = Sizes {
-    streams: ReleasedStreams {
-        hidden: 256,
-        head: 64,
-        mlp: 1024,
-        mlp_rows: 1024,
-        blocks: [4, 8],
-        has_bias: true,
-        is_modulated: true,
-    },
-    context: 128,
-    pooled: 128,
-};
+const SMALL: Sizes = Sizes { streams: ReleasedStreams::SMALL, context: 128, pooled: 128 };
 
 /// The tensors of a model with guidance, blocks one after the other as in published files; of each kind at most so many
 /// blocks.

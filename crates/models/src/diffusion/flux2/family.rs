@@ -107,30 +107,21 @@ pub const LATENT: LatentSpec = LatentSpec {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "flux2_dev_fp8mixed.safetensors, flux2-dev.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the Mistral 3 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("Mistral"),
-            flag: "--mistral",
-            names: "mistral_3_small_flux2_bf16.safetensors or mistral_3_small_flux2_fp8.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 32 channels in patches",
-            flag: "--vae",
-            names: "flux2-vae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "flux2_dev_fp8mixed.safetensors, flux2-dev.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the Mistral 3 text encoder",
+            "--mistral",
+            |part| part.role == Role::Text && part.name.starts_with("Mistral"),
+            "mistral_3_small_flux2_bf16.safetensors or mistral_3_small_flux2_fp8.safetensors",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 32 channels in patches",
+            "flux2-vae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: Some(("FluxGuidance", 4.0)),

@@ -45,38 +45,27 @@ const TEXT_TOKENS: usize = 256;
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "hunyuan_video_t2v_720p_bf16.safetensors or a .gguf of it",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the CLIP-L text encoder",
-            is_it: |part| part.role == Role::Text && part.name == "CLIP-L",
-            flag: "--clip-l",
-            names: "clip_l.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the Llama 3 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("Llama"),
-            flag: "--llama",
-            names: "llava_llama3_fp8_scaled.safetensors, llava_llama3_fp16.safetensors or a .gguf",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "HunyuanVideo",
-            flag: "--vae",
-            names: "hunyuan_video_vae_bf16.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "hunyuan_video_t2v_720p_bf16.safetensors or a .gguf of it",
+        ),
+        WorkflowFile::text(
+            "the CLIP-L text encoder",
+            "--clip-l",
+            |part| part.role == Role::Text && part.name == "CLIP-L",
+            "clip_l.safetensors",
+        ),
+        WorkflowFile::text(
+            "the Llama 3 text encoder",
+            "--llama",
+            |part| part.role == Role::Text && part.name.starts_with("Llama"),
+            "llava_llama3_fp8_scaled.safetensors, llava_llama3_fp16.safetensors or a .gguf",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "HunyuanVideo",
+            "hunyuan_video_vae_bf16.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: Some(("FluxGuidance", 6.0)),

@@ -45,38 +45,27 @@ const TEXT_TOKENS: usize = 256;
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "hunyuanvideo1.5_720p_t2v_fp16.safetensors or a .gguf of it",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the Qwen2.5-VL text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("Qwen2.5"),
-            flag: "--qwen",
-            names: "qwen_2.5_vl_7b_fp8_scaled.safetensors or qwen_2.5_vl_7b.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the ByT5 text encoder",
-            is_it: |part| part.role == Role::Text && part.name == "ByT5",
-            flag: "--byt5",
-            names: "byt5_small_glyphxl_fp16.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "HunyuanVideo 1.5",
-            flag: "--vae",
-            names: "hunyuanvideo15_vae_fp16.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "hunyuanvideo1.5_720p_t2v_fp16.safetensors or a .gguf of it",
+        ),
+        WorkflowFile::text(
+            "the Qwen2.5-VL text encoder",
+            "--qwen",
+            |part| part.role == Role::Text && part.name.starts_with("Qwen2.5"),
+            "qwen_2.5_vl_7b_fp8_scaled.safetensors or qwen_2.5_vl_7b.safetensors",
+        ),
+        WorkflowFile::text(
+            "the ByT5 text encoder",
+            "--byt5",
+            |part| part.role == Role::Text && part.name == "ByT5",
+            "byt5_small_glyphxl_fp16.safetensors",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "HunyuanVideo 1.5",
+            "hunyuanvideo15_vae_fp16.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

@@ -44,30 +44,21 @@ const TEXT_TOKENS: usize = 256;
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "mochi_preview_fp8_scaled.safetensors, mochi_preview_bf16.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the T5 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("T5"),
-            flag: "--t5",
-            names: "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn_scaled.safetensors or a .gguf",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == FAMILY.name,
-            flag: "--vae",
-            names: "mochi_vae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "mochi_preview_fp8_scaled.safetensors, mochi_preview_bf16.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the T5 text encoder",
+            "--t5",
+            |part| part.role == Role::Text && part.name.starts_with("T5"),
+            "t5xxl_fp16.safetensors, t5xxl_fp8_e4m3fn_scaled.safetensors or a .gguf",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == FAMILY.name,
+            "mochi_vae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

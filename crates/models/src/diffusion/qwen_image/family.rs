@@ -41,30 +41,21 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "qwen_image_bf16.safetensors, qwen_image_fp8_e4m3fn.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the Qwen2.5-VL text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("Qwen2.5"),
-            flag: "--qwen25",
-            names: "qwen_2.5_vl_7b.safetensors, qwen_2.5_vl_7b_fp8_scaled.safetensors or a .gguf",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name.contains("2.1"),
-            flag: "--vae",
-            names: "qwen_image_vae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "qwen_image_bf16.safetensors, qwen_image_fp8_e4m3fn.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the Qwen2.5-VL text encoder",
+            "--qwen25",
+            |part| part.role == Role::Text && part.name.starts_with("Qwen2.5"),
+            "qwen_2.5_vl_7b.safetensors, qwen_2.5_vl_7b_fp8_scaled.safetensors or a .gguf",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name.contains("2.1"),
+            "qwen_image_vae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

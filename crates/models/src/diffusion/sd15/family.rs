@@ -73,30 +73,21 @@ const TEXT: TextRecipe = TextRecipe {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "v1-5-pruned-emaonly.safetensors",
-            folder: "checkpoints",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the CLIP-L text encoder",
-            is_it: |part| part.role == Role::Text && part.name == "CLIP-L",
-            flag: "--clip-l",
-            names: "clip_l.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
-            flag: "--vae",
-            names: "vae-ft-mse-840000-ema-pruned.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "checkpoints",
+            "v1-5-pruned-emaonly.safetensors",
+        ),
+        WorkflowFile::text(
+            "the CLIP-L text encoder",
+            "--clip-l",
+            |part| part.role == Role::Text && part.name == "CLIP-L",
+            "clip_l.safetensors",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
+            "vae-ft-mse-840000-ema-pruned.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

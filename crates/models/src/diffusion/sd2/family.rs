@@ -102,30 +102,21 @@ const TEXT: TextRecipe = TextRecipe {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "v2-1_768-ema-pruned.safetensors or v2-1_512-ema-pruned.safetensors",
-            folder: "checkpoints",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the OpenCLIP-H text encoder",
-            is_it: |part| part.role == Role::Text && part.name == "CLIP-H",
-            flag: "--clip-h",
-            names: "text_encoder/model.safetensors of a Stable Diffusion 2 repository",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
-            flag: "--vae",
-            names: "vae-ft-mse-840000-ema-pruned.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "checkpoints",
+            "v2-1_768-ema-pruned.safetensors or v2-1_512-ema-pruned.safetensors",
+        ),
+        WorkflowFile::text(
+            "the OpenCLIP-H text encoder",
+            "--clip-h",
+            |part| part.role == Role::Text && part.name == "CLIP-H",
+            "text_encoder/model.safetensors of a Stable Diffusion 2 repository",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
+            "vae-ft-mse-840000-ema-pruned.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

@@ -147,30 +147,23 @@ fn pooled(clip_l: Option<&Encoded>, clip_g: Option<&Encoded>) -> Result<Option<T
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "sd3.5_large.safetensors, sd3.5_medium.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the CLIP-L text encoder",
-            is_it: |part| is_clip(part, "CLIP-L"),
-            flag: "--clip-l",
-            names: "clip_l.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the CLIP-G text encoder",
-            is_it: |part| is_clip(part, "CLIP-G"),
-            flag: "--clip-g",
-            names: "clip_g.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "sd3.5_large.safetensors, sd3.5_medium.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the CLIP-L text encoder",
+            "--clip-l",
+            |part| is_clip(part, "CLIP-L"),
+            "clip_l.safetensors",
+        ),
+        WorkflowFile::text(
+            "the CLIP-G text encoder",
+            "--clip-g",
+            |part| is_clip(part, "CLIP-G"),
+            "clip_g.safetensors",
+        ),
         WorkflowFile {
             what: "the T5 text encoder",
             is_it: |part| part.role == Role::Text && part.name.starts_with("T5"),
@@ -179,14 +172,10 @@ const WORKFLOW: StandardWorkflow = StandardWorkflow {
             folder: "text_encoders",
             is_needed: false,
         },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
-            flag: "--vae",
-            names: "sd3_vae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
+            "sd3_vae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

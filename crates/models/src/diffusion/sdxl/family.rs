@@ -123,38 +123,27 @@ const REFINER_TEXT: TextRecipe = TextRecipe {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "sd_xl_base_1.0.safetensors",
-            folder: "checkpoints",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the CLIP-L text encoder",
-            is_it: |part| part.role == Role::Text && part.name == "CLIP-L",
-            flag: "--clip-l",
-            names: "clip_l.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the CLIP-G text encoder",
-            is_it: |part| part.role == Role::Text && part.name == "CLIP-G",
-            flag: "--clip-g",
-            names: "clip_g.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
-            flag: "--vae",
-            names: "sdxl_vae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "checkpoints",
+            "sd_xl_base_1.0.safetensors",
+        ),
+        WorkflowFile::text(
+            "the CLIP-L text encoder",
+            "--clip-l",
+            |part| part.role == Role::Text && part.name == "CLIP-L",
+            "clip_l.safetensors",
+        ),
+        WorkflowFile::text(
+            "the CLIP-G text encoder",
+            "--clip-g",
+            |part| part.role == Role::Text && part.name == "CLIP-G",
+            "clip_g.safetensors",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
+            "sdxl_vae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

@@ -45,30 +45,21 @@ const TEXT_TOKENS: usize = 512;
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "wan2.1_t2v_14B_fp16.safetensors, wan2.1_t2v_1.3B_fp16.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the UMT5 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("UMT5"),
-            flag: "--t5",
-            names: "umt5_xxl_fp16.safetensors, umt5_xxl_fp8_e4m3fn_scaled.safetensors or a .gguf",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "Wan 2.1",
-            flag: "--vae",
-            names: "wan_2.1_vae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "wan2.1_t2v_14B_fp16.safetensors, wan2.1_t2v_1.3B_fp16.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the UMT5 text encoder",
+            "--t5",
+            |part| part.role == Role::Text && part.name.starts_with("UMT5"),
+            "umt5_xxl_fp16.safetensors, umt5_xxl_fp8_e4m3fn_scaled.safetensors or a .gguf",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "Wan 2.1",
+            "wan_2.1_vae.safetensors",
+        ),
     ],
     text: &TEXT,
     guidance: None,

@@ -48,30 +48,21 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
 
 const WORKFLOW: StandardWorkflow = StandardWorkflow {
     files: &[
-        WorkflowFile {
-            what: "the diffusion model",
-            is_it: |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
-            flag: "--model",
-            names: "z_image_turbo_bf16.safetensors, z_image_bf16.safetensors or a .gguf of them",
-            folder: "diffusion_models",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the Qwen3 text encoder",
-            is_it: |part| part.role == Role::Text && part.name.starts_with("Qwen3"),
-            flag: "--qwen3",
-            names: "qwen_3_4b.safetensors",
-            folder: "text_encoders",
-            is_needed: true,
-        },
-        WorkflowFile {
-            what: "the autoencoder",
-            is_it: |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
-            flag: "--vae",
-            names: "ae.safetensors",
-            folder: "vae",
-            is_needed: true,
-        },
+        WorkflowFile::diffusion(
+            |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
+            "diffusion_models",
+            "z_image_turbo_bf16.safetensors, z_image_bf16.safetensors or a .gguf of them",
+        ),
+        WorkflowFile::text(
+            "the Qwen3 text encoder",
+            "--qwen3",
+            |part| part.role == Role::Text && part.name.starts_with("Qwen3"),
+            "qwen_3_4b.safetensors",
+        ),
+        WorkflowFile::autoencoder(
+            |part| part.role == Role::Autoencoder && part.name == "KL, 16 channels",
+            "ae.safetensors",
+        ),
     ],
     text: &QWEN_TEXT,
     guidance: None,
