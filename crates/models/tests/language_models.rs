@@ -214,7 +214,7 @@ fn the_tower_of_qwen25_vl_and_what_its_language_model_reads() {
     let text = how.reads.of(golden.metadata("prompt").unwrap(), true).unwrap();
     let mut tokens = how.tokenize(&*loaded.model.tokenizer, &text, PromptOptions::default(), how.tokens);
     tokens.show_pictures(how.picture.unwrap(), &[looked.tokens.dim(0)]);
-    let pictures = [PictureTokens { values: looked.tokens, grid: Some(looked.grid) }];
+    let pictures = [PictureTokens { values: looked.tokens, deep: Vec::new(), grid: Some(looked.grid) }];
     let options = EncodeOptions { pictures: &pictures, ..how.options() };
     let encoded = loaded.model.encoder.encode(&loaded.session, &tokens, options).unwrap();
     golden.assert_close("cond", encoded.cond.shape(), &encoded.cond.to_vec().unwrap(), TOLERANCE);

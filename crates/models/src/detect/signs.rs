@@ -46,6 +46,16 @@ impl Neighbours<'_> {
         self.checkpoint.entry(name).is_some()
     }
 
+    /// Whether the file has a tensor whose name ends so, whatever stands in front.
+    pub fn has_ending(&self, end: &str) -> bool {
+        self.checkpoint.entries().iter().any(|entry| prefix_before(entry.name(), end).is_some())
+    }
+
+    /// What the file says that its architecture is, of formats that say so.
+    pub fn architecture(&self) -> Option<&str> {
+        self.checkpoint.metadata().architecture()
+    }
+
     /// The dimensions of a tensor.
     pub fn dims(&self, name: &str) -> Option<&[usize]> {
         self.checkpoint.entry(&format!("{}{name}", self.prefix)).map(|entry| entry.shape().dims())

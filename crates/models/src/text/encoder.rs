@@ -105,6 +105,8 @@ pub enum PaddingUse {
 pub struct PictureTokens {
     /// One vector per part, `[parts, width]`.
     pub values: Tensor,
+    /// What is added to the parts behind each of the encoder's first layers, each `[parts, width]`.
+    pub deep: Vec<Tensor>,
     /// Rows and columns of the parts, where their places count.
     pub grid: Option<[usize; 2]>,
 }
@@ -278,6 +280,24 @@ impl Batch {
             }
         }
         Ok(x)
+    }
+
+    /// Adds to the parts of pictures what towers have for them behind a layer.
+    pub(super) fn add_deep(&self, x: &Tensor, layer: usize, pictures: &[PictureTokens]) -> Result<()> {
+        if pictures.iter().all(|picture| picture.deep.len() <= layer) {
+            return Ok(());
+        }
+        for (row, tokens) in self.rows.iter().enumerate() {
+            for (start, picture, parts) in pictures_in(tokens) {
+                let Some(deep) = pictures.get(picture).and_then(|picture| picture.deep.get(layer)) else {
+                    continue;
+                };
+                let place = x.slice(0, row, 1)?.slice(1, start, parts.len())?;
+                let added = deep.slice(0, parts.start, parts.len())?.to_lane(x.lane())?;
+                place.add_in_place(&added.reshape(*place.shape())?)?;
+            }
+        }
+        Ok(())
     }
 
     /// The id of every token of every row, below a number of entries; 0 for tokens that are no entries.

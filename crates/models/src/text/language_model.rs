@@ -25,6 +25,7 @@ use crate::claims::Claims;
 use crate::detect::{Layout, Neighbours, Part, Sign};
 use crate::{Error, Module, Probe, Result};
 
+use config::Beside;
 pub use config::{LanguageKind, LanguageModelConfig};
 use positions::Rotation;
 
@@ -33,7 +34,7 @@ const HIDDEN: f32 = -30_000.0;
 
 /// The architecture.
 pub(super) const ARCHITECTURE: TextArchitecture = TextArchitecture {
-    name: "language models (Qwen2.5, Qwen3, Gemma 2 and 3, Mistral 3, Llama 3)",
+    name: "language models (Qwen2.5, Qwen3, Qwen3-VL, Gemma 2 and 3, Mistral 3, Llama 3)",
     signs: &[
         Sign::native("layers.0.self_attn.q_proj.weight", |found| {
             let is_one = found.has("embed_tokens.weight") && found.has("layers.0.mlp.gate_proj.weight");
@@ -57,7 +58,11 @@ fn named(found: &Neighbours<'_>, layout: Layout) -> Option<Cow<'static, str>> {
     let names = weights::names(layout);
     let has = |name: &str| found.has(&names.of(0, name));
     let table = found.dims(names.table)?;
-    let kind = LanguageKind::of(has, table, found.has_anywhere(config::TEKKEN));
+    let beside = Beside {
+        has_tekken: found.has_anywhere(config::TEKKEN),
+        is_qwen3_vl: found.architecture() == Some(config::QWEN3_VL) || found.has_ending(config::DEEP_TOWER),
+    };
+    let kind = LanguageKind::of(has, table, beside);
     Some(Cow::Owned(format!("{} of width {}", kind.name(), table.get(1)?)))
 }
 
@@ -305,6 +310,7 @@ impl TextEncoder for LanguageModel {
                 _ => self.mask(&lease, i, batch)?,
             };
             x = self.layer(&lease, i, &x, (&seen, rotation), probe)?;
+            batch.add_deep(&x, i, options.pictures)?;
             mask = Some((window, seen));
         }
         let hidden = match options.layer {

@@ -136,6 +136,7 @@ pub fn name_of(key: &str) -> &str {
         "byt5" => "ByT5",
         "qwen25_7b" | "qwen25_3b" => "Qwen2.5",
         "qwen3_4b" | "qwen3_2b" | "qwen3_8b" => "Qwen3",
+        "qwen3vl_4b" | "qwen3vl_8b" => "Qwen3-VL",
         "gemma2_2b" => "Gemma 2",
         "gemma3_4b" => "Gemma 3",
         "mistral3_24b" => "Mistral 3",

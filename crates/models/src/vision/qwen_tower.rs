@@ -5,7 +5,6 @@
 //! pixels ── patches, window by window ──> blocks ── merger ──> [tokens, width of the language model]
 //! ```
 
-mod patches;
 mod weights;
 
 use std::any::Any;
@@ -16,15 +15,22 @@ use meta::DType;
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Mask, RopeLayout, Tensor};
 
-use super::{VisionFamily, VisionModel};
+use super::patches::{Cut, Layout};
+use super::{LanguageTower, Seen, VisionFamily, VisionModel};
 use crate::claims::Claims;
 use crate::detect::{Part, Sign};
 use crate::rehearsal::read_back;
 use crate::{Module, Probe, Result};
 
-use patches::Layout;
-pub use patches::fitting_size;
 use weights::Sizes;
+
+/// How it cuts pictures.
+const CUT: Cut = Cut {
+    patch: 14,
+    window: Some(4),
+    mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+    spread: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+};
 
 /// Below every square root of a mean square.
 const NORM_EPS: f32 = 1e-6;
@@ -52,14 +58,6 @@ pub struct QwenTower {
     prefix: String,
 }
 
-/// A picture as its tower sees it.
-pub struct Seen {
-    /// One vector for each token, `[tokens, width]`.
-    pub tokens: Tensor,
-    /// Rows and columns of tokens.
-    pub grid: [usize; 2],
-}
-
 /// Where patches look.
 struct Sight {
     cos: Tensor,
@@ -75,12 +73,7 @@ impl QwenTower {
         Ok(QwenTower { sizes: weights::read(&claims)?, prefix: part.prefix.clone() })
     }
 
-    /// Looks at a picture of three channels, values 0 to 1, whose sides are multiples of 28 ([`fitting_size`]).
-    pub fn look(&self, session: &Session, [height, width]: [usize; 2], pixels: &[f32]) -> Result<Seen> {
-        self.look_probed(session, [height, width], pixels, &mut Probe::none())
-    }
-
-    /// As [`QwenTower::look`], with a look at what the modules compute.
+    /// As [`LanguageTower::look`], with a look at what the modules compute.
     pub fn look_probed(
         &self,
         session: &Session,
@@ -88,9 +81,9 @@ impl QwenTower {
         pixels: &[f32],
         probe: &mut Probe<'_>,
     ) -> Result<Seen> {
-        let layout = Layout::new(size, pixels.len())?;
+        let layout = Layout::new(&CUT, size, pixels.len())?;
         let lane = session.lane()?;
-        let patches = lane.tensor([1, layout.count(), patches::VALUES], &layout.patches(pixels))?;
+        let patches = lane.tensor([1, layout.count(), CUT.values()], &layout.patches(pixels))?;
         let [cos, sin] = layout.turns(HEAD / 2);
         let shape = [1, layout.count(), HEAD / 2];
         let sight = Sight {
@@ -113,7 +106,7 @@ impl QwenTower {
         let x = lease.linear_then("merger.mlp.0", &x, Some(Activation::Gelu))?;
         let tokens = lease.linear("merger.mlp.2", &x)?;
         probe.show(format_args!("merger"), &tokens);
-        Ok(Seen { tokens, grid: layout.grid() })
+        Ok(Seen { tokens, deep: Vec::new(), grid: layout.grid() })
     }
 
     fn block(
@@ -182,5 +175,19 @@ impl VisionModel for QwenTower {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn tower(&self) -> Option<&dyn LanguageTower> {
+        Some(self)
+    }
+}
+
+impl LanguageTower for QwenTower {
+    fn fitting_size(&self, size: [usize; 2]) -> [usize; 2] {
+        CUT.fitting_size(size)
+    }
+
+    fn look(&self, session: &Session, size: [usize; 2], pixels: &[f32]) -> Result<Seen> {
+        self.look_probed(session, size, pixels, &mut Probe::none())
     }
 }

@@ -129,6 +129,7 @@ class! {
                 shape: vec![parts, width],
                 values: projected.values[i * parts * width..(i + 1) * parts * width].to_vec(),
             },
+            deep: Vec::new(),
             grid: None,
         };
         let pictures: Vec<SeenPicture> = (0..pictures).map(picture).collect();

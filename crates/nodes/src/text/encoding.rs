@@ -41,6 +41,8 @@ pub(crate) struct Prompts<'a> {
 pub(crate) struct SeenPicture {
     /// One vector per part, `[parts, width]`.
     pub(crate) values: Array,
+    /// What is added to the parts behind each of the encoder's first layers, each `[parts, width]`.
+    pub(crate) deep: Vec<Array>,
     /// Rows and columns of the parts, where their places count.
     pub(crate) grid: Option<[usize; 2]>,
 }
@@ -84,7 +86,7 @@ pub(crate) fn encode(
     Ok(Entry::new(cond))
 }
 
-fn to_array(tensor: &Tensor) -> Result<Array> {
+pub(super) fn to_array(tensor: &Tensor) -> Result<Array> {
     Ok(Array { shape: tensor.dims().to_vec(), values: tensor.to_vec()? })
 }
 
@@ -207,8 +209,12 @@ impl Job<'_> {
 
 impl SeenPicture {
     fn on(&self, lane: &Lane) -> Result<PictureTokens> {
-        let axes: [usize; 2] = self.values.axes("a picture among the words", "parts and width")?;
-        Ok(PictureTokens { values: lane.tensor(axes, &self.values.values)?, grid: self.grid })
+        let on = |array: &Array| -> Result<Tensor> {
+            let axes: [usize; 2] = array.axes("a picture among the words", "parts and width")?;
+            Ok(lane.tensor(axes, &array.values)?)
+        };
+        let deep = self.deep.iter().map(on).collect::<Result<_>>()?;
+        Ok(PictureTokens { values: on(&self.values)?, deep, grid: self.grid })
     }
 }
 

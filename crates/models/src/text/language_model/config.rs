@@ -17,6 +17,11 @@ const MISTRAL_TABLE: usize = 131_072;
 const MISTRAL_WIDTH: usize = 5120;
 /// Values of all keys of Qwen2.5 with 3 billion weights.
 const SMALL_QWEN_KEYS: usize = 256;
+/// What only a tower of Qwen3-VL has, and what llama.cpp calls the architecture of its language model.
+pub(super) const DEEP_TOWER: &str = "visual.deepstack_merger_list.0.norm.weight";
+pub(super) const QWEN3_VL: &str = "qwen3vl";
+/// A layer that only the larger towers of Qwen3-VL have.
+const LARGE_TOWER: &str = "visual.blocks.26.attn.qkv.weight";
 
 /// What sets one language model apart from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub enum LanguageKind {
     Qwen25,
     /// Qwen3: queries and keys are normalised.
     Qwen3,
+    /// Qwen3-VL: the same, with positions of pictures that are spread over all frequencies.
+    Qwen3Vl,
     /// Gemma 2: normalisations before and behind both halves of a layer.
     Gemma2,
     /// Gemma 3: both, and most layers look back a little way only.
@@ -36,21 +43,21 @@ pub enum LanguageKind {
 }
 
 impl LanguageKind {
-    /// The kind by what the first layer has, by the table of words, and by whether the file holds Mistral's vocabulary.
-    pub(super) fn of(has: impl Fn(&str) -> bool, table: &[usize], has_tekken: bool) -> LanguageKind {
+    /// The kind by what the first layer has, by the table of words, and by what else the file holds.
+    pub(super) fn of(has: impl Fn(&str) -> bool, table: &[usize], beside: Beside) -> LanguageKind {
         let norms_heads = has("self_attn.q_norm.weight");
         if has("post_feedforward_layernorm.weight") {
             return if norms_heads { LanguageKind::Gemma3 } else { LanguageKind::Gemma2 };
         }
         if norms_heads {
-            return LanguageKind::Qwen3;
+            return if beside.is_qwen3_vl { LanguageKind::Qwen3Vl } else { LanguageKind::Qwen3 };
         }
         if has("self_attn.k_proj.bias") {
             return LanguageKind::Qwen25;
         }
         match *table {
             [MISTRAL_TABLE, _] | [_, MISTRAL_WIDTH] => LanguageKind::Mistral3,
-            _ if has_tekken => LanguageKind::Mistral3,
+            _ if beside.has_tekken => LanguageKind::Mistral3,
             _ => LanguageKind::Llama3,
         }
     }
@@ -60,6 +67,7 @@ impl LanguageKind {
         match self {
             LanguageKind::Qwen25 => "Qwen2.5",
             LanguageKind::Qwen3 => "Qwen3",
+            LanguageKind::Qwen3Vl => "Qwen3-VL",
             LanguageKind::Gemma2 => "Gemma 2",
             LanguageKind::Gemma3 => "Gemma 3",
             LanguageKind::Mistral3 => "Mistral 3",
@@ -83,7 +91,7 @@ impl LanguageKind {
 
     /// Whether queries and keys are normalised.
     pub(super) fn norms_heads(self) -> bool {
-        matches!(self, LanguageKind::Qwen3 | LanguageKind::Gemma3)
+        matches!(self, LanguageKind::Qwen3 | LanguageKind::Qwen3Vl | LanguageKind::Gemma3)
     }
 
     pub(super) fn activation(self) -> Activation {
@@ -99,6 +107,7 @@ impl LanguageKind {
     pub(super) fn frequencies(self) -> &'static [Frequency] {
         match self {
             LanguageKind::Qwen25 | LanguageKind::Qwen3 => &[Frequency { base: 1e6, divisor: 1.0 }],
+            LanguageKind::Qwen3Vl => &[Frequency { base: 5e6, divisor: 1.0 }],
             LanguageKind::Gemma2 => &[Frequency { base: 1e4, divisor: 1.0 }],
             LanguageKind::Gemma3 => {
                 &[Frequency { base: 1e6, divisor: 8.0 }, Frequency { base: 1e4, divisor: 1.0 }]
@@ -107,6 +116,15 @@ impl LanguageKind {
             LanguageKind::Llama3 => &[Frequency { base: 5e5, divisor: 1.0 }],
         }
     }
+}
+
+/// What a file holds beside the layers of a language model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beside {
+    /// Mistral's vocabulary.
+    pub(super) has_tekken: bool,
+    /// A tower of Qwen3-VL, or the word that this is its language model.
+    pub(super) is_qwen3_vl: bool,
 }
 
 /// How fast positions turn queries and keys.
@@ -141,6 +159,8 @@ pub struct LanguageModelConfig {
     pub rope: RopeLayout,
     /// Whether normalisations multiply by one more than their weights (Gemma's own files).
     pub adds_one: bool,
+    /// Whether the file has one of the larger towers of Qwen3-VL.
+    pub has_large_tower: bool,
     /// Whether the file has the last normalisation; files that end at a middle layer have not.
     pub has_last_norm: bool,
 }
@@ -154,6 +174,10 @@ impl LanguageModelConfig {
             (LanguageKind::Qwen3, 2048) => "qwen3_2b",
             (LanguageKind::Qwen3, 4096) => "qwen3_8b",
             (LanguageKind::Qwen3, _) => "qwen3_4b",
+            (LanguageKind::Qwen3Vl, 2560) => "qwen3vl_4b",
+            (LanguageKind::Qwen3Vl, 4096) => "qwen3vl_8b",
+            (LanguageKind::Qwen3Vl, _) if self.has_large_tower => "qwen3vl_8b",
+            (LanguageKind::Qwen3Vl, _) => "qwen3vl_4b",
             (LanguageKind::Gemma2, _) => "gemma2_2b",
             (LanguageKind::Gemma3, _) => "gemma3_4b",
             (LanguageKind::Mistral3, _) => "mistral3_24b",
@@ -171,10 +195,14 @@ pub(super) fn read(
     let names = names(layout);
     let [vocabulary, width] = claims.dims(names.table)?;
     let has = |name: &str| claims.find(&names.of(0, name)).is_some();
-    let has_tekken = checkpoint.entry(TEKKEN).is_some();
-    let kind = LanguageKind::of(has, &[vocabulary, width], has_tekken);
     let metadata = checkpoint.metadata();
     let architecture = metadata.architecture().filter(|_| layout == Layout::LlamaCpp).unwrap_or_default();
+    let has_ending = |end: &str| checkpoint.entries().iter().any(|entry| entry.name().ends_with(end));
+    let beside = Beside {
+        has_tekken: checkpoint.entry(TEKKEN).is_some(),
+        is_qwen3_vl: architecture == QWEN3_VL || has_ending(DEEP_TOWER),
+    };
+    let kind = LanguageKind::of(has, &[vocabulary, width], beside);
     let head = match kind.norms_heads() {
         true => claims.dims::<1>(&names.of(0, "self_attn.q_norm.weight"))?[0],
         false => {
@@ -210,6 +238,7 @@ pub(super) fn read(
         eps: usual_eps,
         rope: if is_reordered { RopeLayout::Interleaved } else { RopeLayout::HalfSplit },
         adds_one: kind.is_gemma() && layout != Layout::LlamaCpp,
+        has_large_tower: kind == LanguageKind::Qwen3Vl && has_ending(LARGE_TOWER),
         has_last_norm: claims.find(names.last_norm).is_some(),
     })
 }

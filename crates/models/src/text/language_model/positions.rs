@@ -4,13 +4,15 @@
 use tensor::{Lane, Tensor};
 
 use super::LanguageModelConfig;
-use super::config::Frequency;
+use super::config::{Frequency, LanguageKind};
 use crate::Result;
 use crate::text::encoder::{Batch, PictureTokens, pictures_in};
 use crate::text::tokens::Token;
 
-/// How many of the frequencies of a head, of each 64, are turned by the time, the row and the column of a part.
+/// How many of the frequencies of a head, of each 64, are turned by the time, the row and the column of a part: one after
+/// the other, or taking turns.
 const SECTIONS: [usize; 3] = [16, 24, 24];
+const SPREAD_SECTIONS: [usize; 3] = [24, 20, 20];
 
 /// The cosines and sines of angles, in f32, `[1, tokens, head / 2]`.
 pub(super) struct Rotation {
@@ -41,6 +43,7 @@ pub(super) fn rotations(
 ) -> Result<Vec<Rotation>> {
     let positions = positions(&batch.rows[0], pictures);
     let half = config.head / 2;
+    let axis = if config.kind == LanguageKind::Qwen3Vl { spread_axis } else { axis };
     let rotation = |frequency: &Frequency| -> Result<Rotation> {
         let speeds: Vec<f32> = (0..half).map(|i| speed(frequency, i, half)).collect();
         let angles: Vec<f32> = positions
@@ -76,6 +79,13 @@ fn axis(i: usize, half: usize) -> usize {
     }
 }
 
+/// The same where time, row and column take turns until the sections of row and column are used up.
+fn spread_axis(i: usize, half: usize) -> usize {
+    let sections = SPREAD_SECTIONS.map(|section| section * half / SPREAD_SECTIONS.iter().sum::<usize>());
+    let turn = i % 3;
+    if i / 3 < sections[turn] { turn } else { 0 }
+}
+
 /// Time, row and column of each token.
 fn positions(tokens: &[Token], pictures: &[PictureTokens]) -> Vec<[usize; 3]> {
     let mut positions = Vec::with_capacity(tokens.len());
@@ -106,6 +116,11 @@ mod tests {
     fn frequencies_are_split_as_in_the_published_models() {
         let axes: Vec<usize> = (0..64).map(|i| axis(i, 64)).collect();
         assert_eq!([axes[15], axes[16], axes[39], axes[40], axes[63]], [0, 1, 1, 2, 2]);
+        let axes: Vec<usize> = (0..64).map(|i| spread_axis(i, 64)).collect();
+        assert_eq!(
+            [axes[0], axes[1], axes[2], axes[58], axes[59], axes[60], axes[62]],
+            [0, 1, 2, 1, 2, 0, 0]
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ const MISTRAL_PAD: u32 = 11;
 /// The tokenizer of a language model that was read from this file.
 pub(super) fn tokenizer(checkpoint: &Checkpoint, config: &LanguageModelConfig) -> Result<Box<dyn Tokenizer>> {
     Ok(match config.kind {
-        LanguageKind::Qwen25 | LanguageKind::Qwen3 => Box::new(qwen()?),
+        LanguageKind::Qwen25 | LanguageKind::Qwen3 | LanguageKind::Qwen3Vl => Box::new(qwen()?),
         LanguageKind::Gemma2 | LanguageKind::Gemma3 => Box::new(gemma(checkpoint)?),
         LanguageKind::Mistral3 => Box::new(Arc::new(mistral(checkpoint)?)),
         LanguageKind::Llama3 => Box::new(Arc::new(llama(checkpoint, config)?)),

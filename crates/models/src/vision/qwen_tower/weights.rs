@@ -3,7 +3,7 @@
 use meta::Shape;
 use residency::{Manifest, WeightSpec};
 
-use super::{HEAD, patches};
+use super::{CUT, HEAD};
 use crate::Result;
 use crate::claims::Claims;
 
@@ -25,7 +25,7 @@ pub(super) struct Sizes {
 
 pub(super) fn read(claims: &Claims<'_>) -> Result<Sizes> {
     let [width, channels, frames, height, columns] = claims.dims(FIRST)?;
-    let fits = channels * frames * height * columns == patches::VALUES && width % HEAD == 0;
+    let fits = channels * frames * height * columns == CUT.values() && width % HEAD == 0;
     if let Some(entry) = claims.find(FIRST).filter(|_| !fits) {
         return Err(claims.wrong_shape(entry, format!("[a multiple of {HEAD}, 3, 2, 14, 14]")));
     }
@@ -38,7 +38,7 @@ pub(super) fn manifest(claims: &Claims<'_>, sizes: &Sizes) -> Result<Manifest> {
     let Sizes { width, mlp, out, layers } = *sizes;
     let first = claims.weight(FIRST, &[width, 3, 2, 14, 14])?;
     // A patch is one row of values, so that its convolution is a product.
-    let first = WeightSpec { shape: Shape::from([width, patches::VALUES]), ..first };
+    let first = WeightSpec { shape: Shape::from([width, CUT.values()]), ..first };
     let mut builder = Manifest::builder(claims.file(), FAMILY).block("patch_embed", true, vec![first]);
     for i in 0..layers {
         let name = |module: &str| format!("blocks.{i}.{module}");
