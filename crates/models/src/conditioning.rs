@@ -362,12 +362,15 @@ pub struct Scene<'a> {
     pub image: Option<&'a Latent>,
     /// The seed of the run's noise, which what is told with noise has, too.
     pub seed: u64,
+    /// The model's times at which the run's steps begin, falling, and that at which it ends; empty if they are not known.
+    /// A model that jumps is told where each step lands.
+    pub times: &'a [f32],
 }
 
 impl Scene<'_> {
     /// A latent of this shape that is empty.
     #[must_use]
     pub fn empty(shape: LatentShape) -> Self {
-        Scene { shape, mask: None, image: None, seed: 0 }
+        Scene { shape, mask: None, image: None, seed: 0, times: &[] }
     }
 }

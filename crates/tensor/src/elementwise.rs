@@ -84,13 +84,18 @@ impl Tensor {
     /// `self · (1 + scale) + shift`.
     pub fn modulate(&self, scale: &Tensor, shift: &Tensor) -> Result<Tensor> {
         let out = self.lane().empty_as(self.dtype(), *self.shape())?;
+        self.modulate_into(scale, shift, &out)?;
+        Ok(out)
+    }
+
+    /// As [`Tensor::modulate`], written into a view of another tensor, such as a part of it.
+    pub fn modulate_into(&self, scale: &Tensor, shift: &Tensor, out: &Tensor) -> Result<()> {
         self.lane().launch(Modulate {
             x: self.operand().clone(),
             scale: scale.operand().clone(),
             shift: shift.operand().clone(),
             out: out.operand().clone(),
-        })?;
-        Ok(out)
+        })
     }
 
     /// `self + gate · y`.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use meta::DType;
 use residency::Lease;
-use tensor::{Activation, Lane, Tensor};
+use tensor::{Activation, Lane, Tensor, Weight};
 
 use crate::{Probe, Result};
 
@@ -37,6 +38,14 @@ pub(super) fn embed(
     let out = lease.linear(&format!("{name}.{outer}"), &x)?;
     probe.show(format_args!("{name}"), &out);
     Ok(out)
+}
+
+/// What a normalisation multiplies by, of models that keep what is added to one. The sum is made in f32: in 16 bits it
+/// would have lost what the file has.
+pub(super) fn one_more(lease: &Lease<'_>, name: &str) -> Result<Weight> {
+    let exact = lease.lane().with_dtype(DType::F32)?;
+    let sum = exact.unpack(&lease.weight(name)?)?.affine(1.0, 1.0)?;
+    Ok(Weight::new(sum.operand().clone()))
 }
 
 /// A value that every block reads and none changes: it travels to each device once.
@@ -84,6 +93,12 @@ impl Modulation {
         Ok(Modulation { shift: part(0)?, scale: part(1)?, gate: part(2)?, but_for: None })
     }
 
+    /// The same where the scale stands before the shift.
+    pub(super) fn scale_first(change: &Tensor, first: usize, parts: usize) -> Result<Modulation> {
+        let Modulation { shift: scale, scale: shift, gate, .. } = Modulation::part(change, first, parts)?;
+        Ok(Modulation { shift, scale, gate, but_for: None })
+    }
+
     /// The two parts of a modulation behind the last block, where nothing is gated.
     pub(super) fn of_exit(change: &Tensor) -> Result<Modulation> {
         let parts = change.chunk(2, 2)?;
@@ -105,6 +120,19 @@ impl Modulation {
         for (Range { start, end }, by) in self.spans(x.dim(1)) {
             let part = |x: &Tensor| x.slice(1, start, end - start);
             part(x)?.modulated_norm_into(&by.scale, &by.shift, eps, &part(&out)?)?;
+        }
+        Ok(out)
+    }
+
+    /// Tokens that were normalised already, scaled and shifted.
+    pub(super) fn moved(&self, x: &Tensor) -> Result<Tensor> {
+        if self.but_for.is_none() {
+            return Ok(x.modulate(&self.scale, &self.shift)?);
+        }
+        let out = x.lane().empty_as(x.dtype(), *x.shape())?;
+        for (Range { start, end }, by) in self.spans(x.dim(1)) {
+            let part = |x: &Tensor| x.slice(1, start, end - start);
+            part(x)?.modulate_into(&by.scale, &by.shift, &part(&out)?)?;
         }
         Ok(out)
     }

@@ -1,6 +1,13 @@
 //! Pictures to look at: where their tokens stand among those of the picture that is made.
 
-use crate::diffusion::patches::{Grid, PATCH};
+use std::sync::Arc;
+
+use meta::Shape;
+use residency::Lease;
+use sampling::{Latent, LatentShape, LatentSpec};
+use tensor::Tensor;
+
+use crate::diffusion::patches::{Grid, PATCH, frames_apart, patchify};
 use crate::{Error, Result};
 
 /// Where reference images stand for the rotary positions.
@@ -64,6 +71,23 @@ impl ReferenceLayout {
             }
         }
     }
+}
+
+/// The shape of a latent picture or video, `[batch or 1, channels, frames, height, width]`, and its patches on the device,
+/// `[batch or 1, tokens, channels · 2 · 2]`.
+pub(super) fn frames_as_patches(
+    lease: &Lease<'_>,
+    spec: &LatentSpec,
+    latent: &Arc<Latent>,
+    batch: usize,
+) -> Result<(Shape, Tensor)> {
+    let latent = spec.to_model(latent)?;
+    let latent = if latent.shape().first() == Some(&1) { latent } else { latent.with_items(batch)? };
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(&latent)?;
+    let latent = lease.lane().tensor([batch, channels, frames, height, width], latent.values())?;
+    let patches = patchify(&frames_apart(&latent)?)?;
+    let (tokens, values) = (frames * patches.dim(1), patches.dim(2));
+    Ok((*latent.shape(), patches.reshape([batch, tokens, values])?))
 }
 
 /// The error for a way to place references that a family does not know.

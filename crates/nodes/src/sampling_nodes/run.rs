@@ -145,8 +145,10 @@ impl Work<'_> {
         };
         let mut others = controls.wanted(model, &control_works);
         others.extend(patches.wanted());
+        let times: Vec<f32> = self.run.sigmas.iter().map(|sigma| model.sampling.timestep(*sigma)).collect();
         let latent = self.runtime.with_sessions(wanted, &others, &cancel, |opened, others| {
-            let scene = Scene { shape, mask: self.mask.as_ref(), image: image.as_ref(), seed: self.run.seed };
+            let (mask, image) = (self.mask.as_ref(), image.as_ref());
+            let scene = Scene { shape, mask, image, seed: self.run.seed, times: &times };
             let (for_controls, for_patches) = others.split_at(control_works.len());
             let beside = RunsBeside {
                 controls: ControlRuns::new(self.runtime, &controls, for_controls, &scene)?,

@@ -1,18 +1,15 @@
 //! Pictures to look at: their patches, where they stand, and at which time they are read.
 
-use std::sync::Arc;
-
 use meta::Shape;
 use residency::Lease;
-use sampling::{Latent, LatentShape};
 use tensor::Tensor;
 
 use super::LATENT;
 use super::config::Config;
 use crate::Result;
 use crate::conditioning::{Cond, Scene};
-use crate::diffusion::patches::{Grid, frames_apart, patchify};
-use crate::diffusion::references::{ReferenceLayout, ReferencePlaces, unknown_places};
+use crate::diffusion::patches::Grid;
+use crate::diffusion::references::{ReferenceLayout, ReferencePlaces, frames_as_patches, unknown_places};
 
 /// The pictures of one conditioning.
 pub(super) struct References {
@@ -35,7 +32,7 @@ impl References {
         let (places, timeless) = method(config, cond.reference_method.as_deref())?;
         let (mut shapes, mut patches) = (Vec::new(), Vec::new());
         for latent in &cond.reference_latents {
-            let (shape, tokens) = read(lease, latent, scene.shape.batch)?;
+            let (shape, tokens) = frames_as_patches(lease, &LATENT, latent, scene.shape.batch)?;
             shapes.push(shape);
             patches.push(tokens);
         }
@@ -66,15 +63,4 @@ fn method(config: &Config, name: Option<&str>) -> Result<(ReferencePlaces, bool)
         Some("offset" | "uxo") => Ok((ReferencePlaces::Offset, false)),
         Some(other) => unknown_places(other, "index, index_timestep_zero, negative_index or offset"),
     }
-}
-
-/// The shape of a latent, and its patches on the device.
-fn read(lease: &Lease<'_>, latent: &Arc<Latent>, batch: usize) -> Result<(Shape, Tensor)> {
-    let latent = LATENT.to_model(latent)?;
-    let latent = if latent.shape().first() == Some(&1) { latent } else { latent.with_items(batch)? };
-    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(&latent)?;
-    let latent = lease.lane().tensor([batch, channels, frames, height, width], latent.values())?;
-    let patches = patchify(&frames_apart(&latent)?)?;
-    let (tokens, values) = (frames * patches.dim(1), patches.dim(2));
-    Ok((*latent.shape(), patches.reshape([batch, tokens, values])?))
 }
