@@ -20,6 +20,7 @@ pub mod hunyuan_video;
 pub mod hunyuan_video_15;
 mod kandinsky5;
 mod known;
+pub mod krea2;
 pub mod latents;
 pub mod ltxv;
 pub mod mochi;
@@ -86,6 +87,7 @@ pub const FAMILIES: &[&DiffusionFamily] = &[
     &hunyuan_video_15::FAMILY,
     &ltxv::FAMILY,
     &mochi::FAMILY,
+    &krea2::FAMILY,
 ];
 
 /// How texts are encoded for families that cannot be read yet.

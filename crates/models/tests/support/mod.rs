@@ -1,6 +1,7 @@
 //! Model files that anyone can rebuild, and machines to run them on.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod newer;
 pub(crate) mod transformers;
 
 use std::path::PathBuf;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, Input, Value};
 use meta::DType;
-use models::detect::{Reader, Role};
+use models::detect::{Part, Reader, Role};
 use models::text::{TextRecipe, name_of, recipes};
-use models::vision::qwen_tower;
+use models::vision::TOWERS;
 
 use super::variants::add_with_variants;
 use super::{Found, Loader, LoaderKind, names_of};
@@ -38,7 +38,7 @@ struct TextEncoders {
 }
 
 /// The families that one file can be for.
-const ONE_FILE: [&str; 18] = [
+const ONE_FILE: [&str; 19] = [
     "stable_diffusion",
     "stable_cascade",
     "sd3",
@@ -57,6 +57,7 @@ const ONE_FILE: [&str; 18] = [
     "hunyuan_image",
     "flux2",
     "ovis",
+    "krea2",
 ];
 
 /// The families that two files can be for.
@@ -159,9 +160,8 @@ impl Loader for TextEncoders {
         for input in self.names() {
             let found = Found::named(runtime, call, input, self.folders())?;
             encoders.extend(Source::encoders(&found.file, &found.detected, placing)?);
-            let own =
-                found.detected.parts_for(Role::Vision).find(|part| part.is_read_by(qwen_tower::FAMILY.name));
-            if let Some(part) = own {
+            let is_tower = |part: &&Part| TOWERS.iter().any(|tower| part.is_read_by(tower.name));
+            if let Some(part) = found.detected.parts_for(Role::Vision).find(is_tower) {
                 tower = Some(Source::of_part(&found.file, part, placing.clone())?);
             }
         }

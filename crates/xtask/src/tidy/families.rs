@@ -64,6 +64,10 @@ const PLACES: &[(&str, &str)] = &[
     ),
     ("crates/models/src/diffusion/hunyuan_video_15/", "a later generation, with the network of the first"),
     (
+        "crates/models/src/diffusion/krea2/",
+        "the autoencoder's file is named after the model that it was published with",
+    ),
+    (
         "crates/models/src/diffusion/latents.rs",
         "latents that families share, by the names of the models that they were published with",
     ),

@@ -1,0 +1,112 @@
+//! Families that came after the reference implementation, as their workflows run them, against what diffusers gave.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod golden_support;
+
+use std::path::{Path, PathBuf};
+
+use golden_support::{Bench, host};
+use graph::Literal;
+use meta::DeviceId;
+use nodes::value::{Image, LatentImage};
+use serde_json::{Value, json};
+use testkit::{Golden, Report};
+
+/// Twice what the README of the values expects.
+const TOLERANCE: f64 = 2e-5;
+
+/// The whole of a family's values if it lies beside the checkout, else the part that comes with the models' tests.
+fn values(family: &str, kind: &str) -> Golden {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let whole = root.join("../../../shared/golden/newer").join(family);
+    let folder: PathBuf =
+        if whole.is_dir() { whole } else { root.join("../models/tests/data/newer").join(family) };
+    Golden::open(folder.join(format!("{kind}.safetensors"))).unwrap()
+}
+
+/// Compares, if there is something of the name.
+fn close(golden: &Golden, name: &str, got: &[f32]) -> bool {
+    let has = golden.names().any(|known| known == name);
+    if has {
+        Report::new(name, got, &golden.tensor(name).unwrap().1).assert(TOLERANCE);
+    }
+    has
+}
+
+/// A node of a workflow.
+fn node(class: &str, inputs: Value) -> Value {
+    json!({"class_type": class, "inputs": inputs})
+}
+
+/// The loaders of a family's three files, under the numbers 1 to 3.
+fn loaders(model: &str, (encoder, kind): (&str, &str), vae: &str) -> serde_json::Map<String, Value> {
+    let file = |name: &str| format!("{name}.safetensors");
+    let nodes = [
+        ("1", node("UNETLoader", json!({"unet_name": file(model), "weight_dtype": "default"}))),
+        ("2", node("CLIPLoader", json!({"clip_name": file(encoder), "type": kind}))),
+        ("3", node("VAELoader", json!({"vae_name": file(vae)}))),
+    ];
+    nodes.into_iter().map(|(id, node)| (id.to_owned(), node)).collect()
+}
+
+fn literal(nodes: serde_json::Map<String, Value>) -> Literal {
+    serde_json::from_value(Value::Object(nodes)).unwrap()
+}
+
+#[test]
+fn krea2_draws_what_the_reference_draws() {
+    let bench = Bench::with(&["krea2_tiny", "qwen3vl_4b_tiny", "wan_2.1_vae_tiny"], host(), DeviceId::CPU);
+    let mut nodes = loaders("krea2_tiny", ("qwen3vl_4b_tiny", "krea2"), "wan_2.1_vae_tiny");
+    let text = |prompt: &str| node("CLIPTextEncode", json!({"clip": ["2", 0], "text": prompt}));
+    nodes.insert("4".into(), text("a fox in the snow"));
+    nodes.insert("5".into(), text(""));
+    // A latent of four channels becomes one of the model's.
+    let size = json!({"width": 64, "height": 48, "batch_size": 1});
+    nodes.insert("6".into(), node("EmptyLatentImage", size));
+    let sampling = json!({"model": ["1", 0], "positive": ["4", 0], "negative": ["5", 0], "latent_image": ["6", 0],
+        "seed": 20_260_623, "steps": 3, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0});
+    nodes.insert("7".into(), node("KSampler", sampling));
+    nodes.insert("8".into(), node("VAEDecode", json!({"samples": ["7", 0], "vae": ["3", 0]})));
+    let collected = bench.run(&literal(nodes), &[("latent", "7"), ("image", "8")]);
+    let golden = values("krea2", "run");
+    let latent = collected.object::<LatentImage>("latent");
+    let scaled = models::diffusion::krea2::LATENT.to_model(&latent.samples).unwrap();
+    assert!(close(&golden, "x_final", scaled.values()));
+    let image = collected.object::<Image>("image");
+    assert_eq!([image.height, image.width], [48, 64]);
+    close(&golden, "image", &image.values);
+}
+
+#[test]
+fn krea2_looks_at_a_picture_for_its_style() {
+    let bench = Bench::with(&["krea2_tiny", "qwen3vl_4b_tiny", "wan_2.1_vae_tiny"], host(), DeviceId::CPU);
+    let latent = |method: &str, shows: bool| {
+        let mut nodes = loaders("krea2_tiny", ("qwen3vl_4b_tiny", "krea2"), "wan_2.1_vae_tiny");
+        nodes.insert("4".into(), node("LoadImage", json!({"image": "image.png"})));
+        let small = json!({"image": ["4", 0], "upscale_method": "area", "width": 64, "height": 64, "crop": "disabled"});
+        nodes.insert("5".into(), node("ImageScale", small));
+        let mut about = json!({"clip": ["2", 0], "prompt": "in its style"});
+        if shows {
+            about["vae"] = json!(["3", 0]);
+            about["image1"] = json!(["5", 0]);
+        }
+        nodes.insert("6".into(), node("TextEncodeQwenImageEditPlus", about));
+        let method = json!({"conditioning": ["6", 0], "reference_latents_method": method});
+        nodes.insert("7".into(), node("FluxKontextMultiReferenceLatentMethod", method));
+        let nothing = node("ConditioningZeroOut", json!({"conditioning": ["7", 0]}));
+        nodes.insert("8".into(), nothing);
+        nodes.insert(
+            "9".into(),
+            node("EmptyLatentImage", json!({"width": 64, "height": 48, "batch_size": 1})),
+        );
+        let sampling = json!({"model": ["1", 0], "positive": ["7", 0], "negative": ["8", 0], "latent_image": ["9", 0],
+            "seed": 5, "steps": 1, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0});
+        nodes.insert("10".into(), node("KSampler", sampling));
+        let collected = bench.run(&literal(nodes), &[("latent", "10")]);
+        collected.object::<LatentImage>("latent").samples.values().to_vec()
+    };
+    let timeless = latent("index_timestep_zero", true);
+    assert!(timeless.iter().all(|value| value.is_finite()));
+    assert_ne!(timeless, latent("index", true));
+    assert_ne!(timeless, latent("index_timestep_zero", false));
+}
