@@ -22,7 +22,7 @@ use tensor::{Activation, Tensor};
 use super::batches::together;
 use super::modulation::{Everywhere, Modulation, by_item, embed, time_embedding};
 use super::pass::{self, Member, Members, Shapes, Transformer, for_items, text_of, wrong};
-use super::patches::Grid;
+use super::patches::{Grid, tokens_as_values, values_as_tokens};
 use super::positions::{Along, Positions};
 use super::streams::{NORM_EPS, StreamBlock};
 use super::tokens::Tokens;
@@ -109,12 +109,6 @@ impl Flux2 {
         probe.show(format_args!("img_in"), &image);
         Ok(image)
     }
-}
-
-/// A latent `[batch, channels, height, width]` as one token for each place.
-fn values_as_tokens(latent: &Tensor) -> Result<Tensor> {
-    let [batch, channels, height, width] = [0, 1, 2, 3].map(|axis| latent.dim(axis));
-    Ok(latent.reshape([batch, channels, height * width])?.transpose(1, 2)?.contiguous()?)
 }
 
 /// A text with zeros in front, as many tokens as the model was trained with; longer ones stay as they are.
@@ -266,8 +260,7 @@ impl Transformer for Flux2 {
         let image = image.modulated_norm(&change[1], &change[0], NORM_EPS)?;
         let image = lease.linear("final_layer.linear", &image)?;
         probe.show(format_args!("final_layer"), &image);
-        let shape = [image.dim(0), image.dim(2), grid.height, grid.width];
-        Ok(image.transpose(1, 2)?.contiguous()?.reshape(shape)?)
+        tokens_as_values(&image, [grid.height, grid.width])
     }
 
     fn group(&self, block: usize) -> Option<(BlockGroup, usize)> {

@@ -81,8 +81,8 @@ pub(super) struct Modulation {
     pub(super) shift: Tensor,
     pub(super) scale: Tensor,
     pub(super) gate: Tensor,
-    /// Tokens that are moved otherwise.
-    but_for: Option<(Range<usize>, Box<Modulation>)>,
+    /// Tokens that are moved otherwise, in order.
+    but_for: Vec<(Range<usize>, Modulation)>,
 }
 
 impl Modulation {
@@ -90,30 +90,31 @@ impl Modulation {
     pub(super) fn part(change: &Tensor, first: usize, parts: usize) -> Result<Modulation> {
         let width = change.dim(2) / parts;
         let part = |i: usize| change.slice(2, (first + i) * width, width);
-        Ok(Modulation { shift: part(0)?, scale: part(1)?, gate: part(2)?, but_for: None })
+        Ok(Modulation { shift: part(0)?, scale: part(1)?, gate: part(2)?, but_for: Vec::new() })
     }
 
     /// The same where the scale stands before the shift.
     pub(super) fn scale_first(change: &Tensor, first: usize, parts: usize) -> Result<Modulation> {
         let Modulation { shift: scale, scale: shift, gate, .. } = Modulation::part(change, first, parts)?;
-        Ok(Modulation { shift, scale, gate, but_for: None })
+        Ok(Modulation { shift, scale, gate, but_for: Vec::new() })
     }
 
     /// The two parts of a modulation behind the last block, where nothing is gated.
     pub(super) fn of_exit(change: &Tensor) -> Result<Modulation> {
         let parts = change.chunk(2, 2)?;
         let [shift, scale] = [parts[0].clone(), parts[1].clone()];
-        Ok(Modulation { gate: shift.clone(), shift, scale, but_for: None })
+        Ok(Modulation { gate: shift.clone(), shift, scale, but_for: Vec::new() })
     }
 
-    /// The same, but for some tokens, which another moves.
-    pub(super) fn but_for(self, tokens: Range<usize>, other: Modulation) -> Modulation {
-        Modulation { but_for: Some((tokens, Box::new(other))), ..self }
+    /// The same, but for some tokens, which another moves. They stand behind those that others move already.
+    pub(super) fn but_for(mut self, tokens: Range<usize>, other: Modulation) -> Modulation {
+        self.but_for.push((tokens, other));
+        self
     }
 
     /// Tokens `[items, tokens, hidden]` normalised, scaled and shifted.
     pub(super) fn normed(&self, x: &Tensor, eps: f32) -> Result<Tensor> {
-        if self.but_for.is_none() {
+        if self.but_for.is_empty() {
             return Ok(x.modulated_norm(&self.scale, &self.shift, eps)?);
         }
         let out = x.lane().empty_as(x.dtype(), *x.shape())?;
@@ -126,7 +127,7 @@ impl Modulation {
 
     /// Tokens that were normalised already, scaled and shifted.
     pub(super) fn moved(&self, x: &Tensor) -> Result<Tensor> {
-        if self.but_for.is_none() {
+        if self.but_for.is_empty() {
             return Ok(x.modulate(&self.scale, &self.shift)?);
         }
         let out = x.lane().empty_as(x.dtype(), *x.shape())?;
@@ -139,7 +140,7 @@ impl Modulation {
 
     /// Tokens plus what a half of a block gave, gated.
     pub(super) fn gated(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        if self.but_for.is_none() {
+        if self.but_for.is_empty() {
             return Ok(x.gated_add(&self.gate, y)?);
         }
         let out = x.lane().empty_as(x.dtype(), *x.shape())?;
@@ -152,9 +153,15 @@ impl Modulation {
 
     /// The tokens of a sequence by what moves them.
     fn spans(&self, tokens: usize) -> Vec<(Range<usize>, &Modulation)> {
-        let Some((apart, other)) = &self.but_for else { return vec![(0..tokens, self)] };
-        let all = [(0..apart.start, self), (apart.clone(), &**other), (apart.end..tokens, self)];
-        all.into_iter().filter(|(span, _)| !span.is_empty()).collect()
+        let (mut spans, mut next) = (Vec::new(), 0);
+        for (apart, other) in &self.but_for {
+            spans.push((next..apart.start, self));
+            spans.push((apart.clone(), other));
+            next = apart.end;
+        }
+        spans.push((next..tokens, self));
+        spans.retain(|(span, _)| !span.is_empty());
+        spans
     }
 }
 

@@ -219,11 +219,21 @@ pub(super) fn probed<T: Transformer>(
     (cond, latent, time): (&Cond, &Tensor, f32),
     probe: &mut Probe<'_>,
 ) -> Result<Tensor> {
+    let scene = Scene::empty(LatentShape::sized(latent.dims())?);
+    probed_in(model, session, (cond, &scene), (latent, time), probe)
+}
+
+/// The same in a run.
+pub(super) fn probed_in<T: Transformer>(
+    model: &T,
+    session: &Session,
+    (cond, scene): (&Cond, &Scene<'_>),
+    (latent, time): (&Tensor, f32),
+    probe: &mut Probe<'_>,
+) -> Result<Tensor> {
     model.check_latent(latent)?;
-    let shape = LatentShape::sized(latent.dims())?;
     let lease = session.lease(0)?;
-    let conditioned = Conditioned::whole(cond);
-    let given = model.prepare(&lease, &conditioned, &Scene::empty(shape), probe)?;
+    let given = model.prepare(&lease, &Conditioned::whole(cond), scene, probe)?;
     let member = Member { latent, time, given: &given, control: None, altered: &[] };
     let positions = KnownPositions::default();
     let mut outputs = pass(model, session, (&[member], &[]), &positions, (lease, probe))?;

@@ -110,3 +110,15 @@ pub(super) fn frames_together(pictures: &Tensor, frames: usize) -> Result<Tensor
     let latent = pictures.reshape([items / frames, frames, channels, height, width])?;
     Ok(latent.permute(&[0, 2, 1, 3, 4])?.contiguous()?)
 }
+
+/// A latent `[batch, channels, height, width]` as one token for each place.
+pub(super) fn values_as_tokens(latent: &Tensor) -> Result<Tensor> {
+    let [batch, channels, height, width] = [0, 1, 2, 3].map(|axis| latent.dim(axis));
+    Ok(latent.reshape([batch, channels, height * width])?.transpose(1, 2)?.contiguous()?)
+}
+
+/// Tokens of the places of a latent of so many rows and columns as that latent again.
+pub(super) fn tokens_as_values(tokens: &Tensor, [height, width]: [usize; 2]) -> Result<Tensor> {
+    let shape = [tokens.dim(0), tokens.dim(2), height, width];
+    Ok(tokens.transpose(1, 2)?.contiguous()?.reshape(shape)?)
+}

@@ -35,6 +35,8 @@ pub struct EncoderUse {
     pub rounded_like: Option<&'static str>,
     /// Tokens that a prompt is filled up to, of encoders without chunks.
     pub tokens: usize,
+    /// Tokens of which a prompt is filled up to a multiple, of encoders without chunks; 1 if it may have any number.
+    pub multiple: usize,
     /// The most tokens of a prompt, if what goes beyond is left out.
     pub most: Option<usize>,
     /// Whether texts can be encoded without it.
@@ -165,6 +167,7 @@ impl EncoderUse {
             unprojected: false,
             rounded_like: None,
             tokens,
+            multiple: 1,
             most: None,
             is_optional: false,
             reads: Reads::Prompt,
@@ -218,7 +221,12 @@ impl EncoderUse {
         options: PromptOptions<'_>,
         least: usize,
     ) -> Tokens {
-        let mut tokens = tokenizer.tokenize(text, self.prompt_options(options), least);
+        let options = self.prompt_options(options);
+        let mut tokens = tokenizer.tokenize(text, options, least);
+        let length = tokens.chunks.first().map_or(0, Vec::len);
+        if length % self.multiple.max(1) != 0 {
+            tokens = tokenizer.tokenize(text, options, length.next_multiple_of(self.multiple));
+        }
         if self.most.is_some() {
             tokens.chunks.truncate(1);
         }

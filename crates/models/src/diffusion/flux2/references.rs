@@ -7,10 +7,10 @@ use residency::Lease;
 use sampling::{Latent, LatentShape};
 use tensor::Tensor;
 
+use super::LATENT;
 use super::config::Config;
-use super::{LATENT, values_as_tokens};
 use crate::conditioning::{Cond, Scene};
-use crate::diffusion::patches::Grid;
+use crate::diffusion::patches::{Grid, values_as_tokens};
 use crate::diffusion::references::{ReferenceLayout, ReferencePlaces, unknown_places};
 use crate::{Error, Result};
 

@@ -41,7 +41,14 @@ pub(super) fn rotations(
     batch: &Batch,
     pictures: &[PictureTokens],
 ) -> Result<Vec<Rotation>> {
-    let positions = positions(&batch.rows[0], pictures);
+    let mut positions = positions(&batch.rows[0], pictures);
+    if config.kind == LanguageKind::Qwen3Vl {
+        // What fills a prompt up is not counted: all of it stands at one place, and gives the same.
+        let is_word = &batch.visible()[0];
+        for (position, _) in positions.iter_mut().zip(is_word).filter(|(_, is_word)| !**is_word) {
+            *position = [1; 3];
+        }
+    }
     let half = config.head / 2;
     let axis = if config.kind == LanguageKind::Qwen3Vl { spread_axis } else { axis };
     let rotation = |frequency: &Frequency| -> Result<Rotation> {
