@@ -14,6 +14,7 @@ mod cosmos;
 mod file_names;
 pub mod flux;
 pub mod flux2;
+pub mod flux3;
 mod heads;
 pub mod hidream;
 pub mod hunyuan_video;
@@ -88,6 +89,7 @@ pub const FAMILIES: &[&DiffusionFamily] = &[
     &ltxv::FAMILY,
     &mochi::FAMILY,
     &krea2::FAMILY,
+    &flux3::FAMILY,
 ];
 
 /// How texts are encoded for families that cannot be read yet.

@@ -110,3 +110,70 @@ fn krea2_looks_at_a_picture_for_its_style() {
     assert_ne!(timeless, latent("index", true));
     assert_ne!(timeless, latent("index_timestep_zero", false));
 }
+
+#[test]
+fn flux3_draws_what_the_reference_draws() {
+    let files = ["flux3_klein_base_tiny", "flux3_klein_tiny", "qwen3vl_4b_tiny", "flux2_vae"];
+    let bench = Bench::with(&files, host(), DeviceId::CPU);
+    let golden = values("flux3", "run");
+    let run = |model: &str, prompts: [&str; 2], latents: Value, last: Value| {
+        let mut nodes = loaders(model, ("qwen3vl_4b_tiny", "flux3"), "flux2_vae");
+        let text = |prompt: &str| node("CLIPTextEncode", json!({"clip": ["2", 0], "text": prompt}));
+        nodes.insert("4".into(), text(prompts[0]));
+        nodes.insert("5".into(), text(prompts[1]));
+        let size = json!({"width": 96, "height": 64, "batch_size": 1});
+        nodes.insert("6".into(), node("EmptyFlux2LatentImage", size));
+        for (id, node) in latents.as_object().unwrap().iter().chain(last.as_object().unwrap()) {
+            nodes.insert(id.clone(), node.clone());
+        }
+        nodes.insert("20".into(), node("VAEDecode", json!({"samples": ["10", 0], "vae": ["3", 0]})));
+        let collected = bench.run(&literal(nodes), &[("latent", "10"), ("image", "20")]);
+        (collected.object::<LatentImage>("latent"), collected.object::<Image>("image"))
+    };
+    // Two steps divide the thousand levels of the schedule, so the simple scheduler gives the reference's.
+    let sampling = json!({"model": ["1", 0], "positive": ["4", 0], "negative": ["5", 0], "latent_image": ["6", 0],
+        "seed": 31, "steps": 2, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0});
+    let prompts = ["a lighthouse in a storm, oil painting", ""];
+    let (latent, image) =
+        run(MODELS_OF_FLUX3[0], prompts, json!({}), json!({"10": node("KSampler", sampling)}));
+    assert_eq!([image.height, image.width], [64, 96]);
+    close(&golden, "base.x_final", latent.samples.values());
+    close(&golden, "base.image", &image.values);
+    // Three do not; and each step of the distilled model is told where it lands. The picture to look at goes through the
+    // node that people link.
+    let sigmas: Vec<String> =
+        golden.tensor("distilled_edit.sigmas").unwrap().1.iter().map(f32::to_string).collect();
+    let looked_at = reference_latent(&bench, &golden);
+    let latents = json!({
+        "7": node("LoadLatent", json!({"latent": looked_at})),
+        "8": node("ReferenceLatent", json!({"conditioning": ["4", 0], "latent": ["7", 0]})),
+    });
+    let last = json!({
+        "9": node("ManualSigmas", json!({"sigmas": sigmas.join(", ")})),
+        "11": node("KSamplerSelect", json!({"sampler_name": "euler"})),
+        "12": node("BasicGuider", json!({"model": ["1", 0], "conditioning": ["8", 0]})),
+        "13": node("RandomNoise", json!({"noise_seed": 32})),
+        "10": node("SamplerCustomAdvanced", json!({"noise": ["13", 0], "guider": ["12", 0], "sampler": ["11", 0],
+            "sigmas": ["9", 0], "latent_image": ["6", 0]})),
+    });
+    let (latent, image) = run(MODELS_OF_FLUX3[1], ["remove the boat", ""], latents, last);
+    assert!(close(&golden, "distilled_edit.x_final", latent.samples.values()));
+    close(&golden, "distilled_edit.image", &image.values);
+}
+
+const MODELS_OF_FLUX3: [&str; 2] = ["flux3_klein_base_tiny", "flux3_klein_tiny"];
+
+/// The latent of the picture to look at as a file among the inputs; its name.
+fn reference_latent(bench: &Bench, golden: &Golden) -> &'static str {
+    let (shape, values) = golden.tensor("distilled_edit.reference_latent").unwrap();
+    let name = "looked_at.latent";
+    let plain = meta::Encoding::Plain(meta::DType::F32);
+    testkit::SafetensorsWriter::new()
+        .values("latent_tensor", plain, shape, &values)
+        .unwrap()
+        .values("latent_format_version_0", plain, meta::Shape::from([0]), &[])
+        .unwrap()
+        .write(bench.runtime.folders.input.join(name))
+        .unwrap();
+    name
+}

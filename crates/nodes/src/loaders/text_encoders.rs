@@ -38,7 +38,7 @@ struct TextEncoders {
 }
 
 /// The families that one file can be for.
-const ONE_FILE: [&str; 19] = [
+const ONE_FILE: [&str; 20] = [
     "stable_diffusion",
     "stable_cascade",
     "sd3",
@@ -58,6 +58,7 @@ const ONE_FILE: [&str; 19] = [
     "flux2",
     "ovis",
     "krea2",
+    "flux3",
 ];
 
 /// The families that two files can be for.

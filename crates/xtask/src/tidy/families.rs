@@ -53,6 +53,11 @@ const PLACES: &[(&str, &str)] = &[
         "crates/models/src/diffusion/flux2/family.rs",
         "ComfyUI's class for a distilled guidance is named after another",
     ),
+    ("crates/models/src/diffusion/flux3.rs", "the latents that it shares with the generation before it"),
+    (
+        "crates/models/src/diffusion/flux3/family.rs",
+        "ComfyUI's class for latents and the autoencoder's file are named after the generation before it",
+    ),
     ("crates/models/src/diffusion/hidream.rs", "the name of latents that it shares"),
     (
         "crates/models/src/diffusion/hidream/family.rs",
