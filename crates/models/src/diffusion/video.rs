@@ -1,7 +1,8 @@
-//! Latent videos as tokens: patches of two by two values of a frame, and back.
+//! Latent videos on devices and as tokens: patches of two by two values of a frame, and back.
 
 use meta::Shape;
-use tensor::{Padding, Tensor};
+use sampling::{Latent, LatentShape};
+use tensor::{Lane, Padding, Tensor};
 
 use super::patches::PATCH;
 use crate::Result;
@@ -67,9 +68,37 @@ pub(super) fn patchify_video(latent: &Tensor) -> Result<Tensor> {
     Ok(patches.permute(&[0, 2, 3, 5, 1, 4, 6])?.reshape([batch, grid.tokens(), channels * PATCH * PATCH])?)
 }
 
+/// A latent video on the device; a picture is one of one frame.
+pub(super) fn video_on(lane: &Lane, latent: &Latent) -> Result<Tensor> {
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
+    Ok(lane.tensor([batch, channels, frames, height, width], latent.values())?)
+}
+
+/// How much of each frame is made new: the mean of its mask, for each item.
+pub(super) fn made_of_frames(mask: &Latent) -> Result<Vec<f32>> {
+    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(mask)?;
+    let plane = height * width;
+    let mut shares = Vec::with_capacity(batch * frames);
+    for (item, frame) in (0..batch).flat_map(|item| (0..frames).map(move |frame| (item, frame))) {
+        let planes = (0..channels).map(|channel| ((item * channels + channel) * frames + frame) * plane);
+        let sum: f64 = planes
+            .flat_map(|start| &mask.values()[start..start + plane])
+            .map(|value| f64::from(*value))
+            .sum();
+        shares.push((sum / (channels * plane) as f64) as f32);
+    }
+    Ok(shares)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frames_are_made_new_by_the_means_of_their_masks() {
+        let mask = Latent::new(vec![1, 2, 2, 1, 2], vec![0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]).unwrap();
+        assert_eq!(made_of_frames(&mask).unwrap(), [0.0, 0.75]);
+    }
 
     #[test]
     fn a_grid_counts_what_is_begun() {

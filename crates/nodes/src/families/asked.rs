@@ -9,7 +9,7 @@ use sampling::{Latent, LatentSpec};
 
 use crate::conditioning::changed;
 use crate::image::{Method, Target, pixels, scale_image};
-use crate::value::{Conditioning, Entry, Image, LatentImage};
+use crate::value::{Conditioning, Entry, Image, LatentImage, Mask};
 use crate::{Error, Result, vae};
 
 /// Frames of a video behind the first that one frame of a latent stands for.
@@ -92,6 +92,28 @@ pub(super) fn overwrite(to: &mut Latent, from: &Latent, channel: usize) {
         to.values_mut()[(channel + c) * volume..][..shared]
             .copy_from_slice(&from.values()[c * own..][..shared]);
     }
+}
+
+/// Where frames of a latent are made new, `[frames, height, width]`: behind those of the pictures.
+pub(super) fn made_new(
+    runtime: &Runtime,
+    [_, _, frames, height, width]: [usize; 5],
+    pictures: &Image,
+) -> Result<Mask> {
+    let (given, plane) = ((pictures.batch - 1) / FRAMES + 1, height * width);
+    let values = (0..frames * plane).map(|at| f32::from(at / plane.max(1) >= given));
+    Mask::collect(&runtime.host, [frames, height, width], values)
+}
+
+/// A mask as a latent of one channel.
+pub(super) fn as_latent(
+    runtime: &Runtime,
+    mask: &Mask,
+    [_, _, frames, height, width]: [usize; 5],
+) -> Result<Samples> {
+    let shape = [1, 1, frames, height, width];
+    let room = runtime.host.room(&shape)?;
+    Ok(room.latent(Latent::new(shape.to_vec(), mask.values.to_vec())?))
 }
 
 /// The axes of a latent video.

@@ -7,11 +7,11 @@ use models::diffusion::latents::{VIDEO_KL_16, VIDEO_KL_32};
 use runtime::Runtime;
 use sampling::Latent;
 
-use super::asked::{Asked, FRAMES, both_changed, overwrite, sized};
+use super::asked::{Asked, as_latent, both_changed, made_new, overwrite, sized};
+use crate::Error;
 use crate::class::class;
 use crate::conditioning::{changed, three_outputs};
-use crate::value::{ClipVisionOutput, Image, LatentImage, Mask};
-use crate::{Error, Result};
+use crate::value::{ClipVisionOutput, LatentImage};
 
 /// Where ComfyUI has these classes.
 const MODULE: &str = "comfy_extras.nodes_hunyuan";
@@ -24,24 +24,6 @@ const CUSTOM: &str = "custom";
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(HunyuanImageToVideo(Arc::clone(runtime)));
     catalogue.add(HunyuanVideo15ImageToVideo(Arc::clone(runtime)));
-}
-
-/// Where frames of a latent are made new, `[frames, height, width]`: behind those of the pictures.
-fn made_new(runtime: &Runtime, [_, _, frames, height, width]: [usize; 5], pictures: &Image) -> Result<Mask> {
-    let (given, plane) = ((pictures.batch - 1) / FRAMES + 1, height * width);
-    let values = (0..frames * plane).map(|at| f32::from(at / plane.max(1) >= given));
-    Mask::collect(&runtime.host, [frames, height, width], values)
-}
-
-/// A mask as a latent of one channel.
-fn as_latent(
-    runtime: &Runtime,
-    mask: &Mask,
-    [_, _, frames, height, width]: [usize; 5],
-) -> Result<runtime::host::Samples> {
-    let shape = [1, 1, frames, height, width];
-    let room = runtime.host.room(&shape)?;
-    Ok(room.latent(Latent::new(shape.to_vec(), mask.values.to_vec())?))
 }
 
 class! {

@@ -2,13 +2,14 @@
 
 use residency::Lease;
 use sampling::{Latent, LatentShape};
-use tensor::{Activation, Lane, Tensor};
+use tensor::{Activation, Tensor};
 
 use super::{HunyuanVideo, LAYERS};
 use crate::conditioning::{Array, Cond, Conditioned, Guidance, Scene};
 use crate::diffusion::Diffusion;
 use crate::diffusion::modulation::{embed, time_embedding};
 use crate::diffusion::pass::{text_of, wrong};
+use crate::diffusion::video::video_on;
 use crate::{Probe, Result};
 
 /// The guidance of a conditioning that says none.
@@ -62,13 +63,13 @@ impl Given {
             Some(latent) => {
                 let part =
                     conditioned.window.map_or_else(|| Ok(latent.clone()), |window| latent.cropped(window))?;
-                Some(video(lease.lane(), &part)?)
+                Some(video_on(lease.lane(), &part)?)
             }
         };
         let reference = cond
             .reference_latents
             .last()
-            .map(|latent| -> Result<Tensor> { video(lease.lane(), &model.latent().to_model(latent)?) });
+            .map(|latent| -> Result<Tensor> { video_on(lease.lane(), &model.latent().to_model(latent)?) });
         Ok(Given {
             text,
             mean,
@@ -174,12 +175,6 @@ fn kind(model: &HunyuanVideo, lease: &Lease<'_>, kind: Kind) -> Result<Option<Te
 fn normed(lease: &Lease<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
     let (weight, bias) = (lease.weight(&format!("{name}.weight"))?, lease.find(&format!("{name}.bias"))?);
     Ok(x.layer_norm(Some(&weight), bias.as_ref(), OUTER_EPS)?)
-}
-
-/// A latent video on the device; a picture is one of one frame.
-fn video(lane: &Lane, latent: &Latent) -> Result<Tensor> {
-    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
-    Ok(lane.tensor([batch, channels, frames, height, width], latent.values())?)
 }
 
 /// What stands beside the latent of a model that has more channels than it gives back: pictures in the model's scale, and a

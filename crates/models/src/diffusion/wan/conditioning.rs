@@ -8,6 +8,7 @@ use super::prepared::{SteeringVideo, WanInputs};
 use crate::Result;
 use crate::conditioning::{Cond, Conditioned, Scene, VideoControl};
 use crate::diffusion::Diffusion;
+use crate::diffusion::video::{made_of_frames, video_on};
 
 /// Channels of the mask beside a picture: one for each frame that a frame of the latent stands for.
 const MASK_CHANNELS: usize = 4;
@@ -45,14 +46,14 @@ impl Given {
         let concat = match beside(wan, cond, scene)? {
             None => None,
             Some(parts) => {
-                let parts = parts.into_iter().map(|part| video(lane, &crop(part)?));
+                let parts = parts.into_iter().map(|part| video_on(lane, &crop(part)?));
                 let parts = parts.collect::<Result<Vec<_>>>()?;
                 Some(Tensor::concat(&parts.iter().collect::<Vec<_>>(), 1)?)
             }
         };
         let steer = |control: &VideoControl| -> Result<(Tensor, f32)> {
-            let frames = video(lane, &crop(spec.to_model_by_groups(&control.frames)?)?)?;
-            let mask = video(lane, &crop(Latent::clone(&control.mask))?)?;
+            let frames = video_on(lane, &crop(spec.to_model_by_groups(&control.frames)?)?)?;
+            let mask = video_on(lane, &crop(Latent::clone(&control.mask))?)?;
             Ok((Tensor::concat(&[&frames, &mask], 1)?, control.strength))
         };
         let mut controls = cond.controls.iter().map(steer).collect::<Result<Vec<_>>>()?;
@@ -81,10 +82,10 @@ impl Given {
             vision,
             concat,
             before: reference.map(|latent| first_frame(lane, &spec.to_model(latent)?)).transpose()?,
-            behind: behind.map(|latent| video(lane, &spec.to_model(latent)?)).transpose()?,
-            camera: camera.map(|way| video(lane, way)).transpose()?,
+            behind: behind.map(|latent| video_on(lane, &spec.to_model(latent)?)).transpose()?,
+            camera: camera.map(|way| video_on(lane, way)).transpose()?,
             controls,
-            times: scene.mask.filter(|_| wan.times_frames()).map(times_of).transpose()?,
+            times: scene.mask.filter(|_| wan.times_frames()).map(made_of_frames).transpose()?,
         })
     }
 
@@ -107,33 +108,11 @@ impl Given {
     }
 }
 
-/// A latent video on the device; a picture is one of one frame.
-fn video(lane: &Lane, latent: &Latent) -> Result<Tensor> {
-    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
-    Ok(lane.tensor([batch, channels, frames, height, width], latent.values())?)
-}
-
 /// The first frame of a latent, `[batch, channels, height, width]`.
 fn first_frame(lane: &Lane, latent: &Latent) -> Result<Tensor> {
-    let frames = video(lane, latent)?;
+    let frames = video_on(lane, latent)?;
     let (batch, channels, height, width) = (frames.dim(0), frames.dim(1), frames.dim(3), frames.dim(4));
     Ok(frames.slice(2, 0, 1)?.reshape([batch, channels, height, width])?)
-}
-
-/// How much of each frame is made new: the mean of its mask, for each item.
-fn times_of(mask: &Latent) -> Result<Vec<f32>> {
-    let LatentShape { batch, channels, frames, height, width } = LatentShape::of(mask)?;
-    let plane = height * width;
-    let mut times = Vec::with_capacity(batch * frames);
-    for (item, frame) in (0..batch).flat_map(|item| (0..frames).map(move |frame| (item, frame))) {
-        let planes = (0..channels).map(|channel| ((item * channels + channel) * frames + frame) * plane);
-        let sum: f64 = planes
-            .flat_map(|start| &mask.values()[start..start + plane])
-            .map(|value| f64::from(*value))
-            .sum();
-        times.push((sum / (channels * plane) as f64) as f32);
-    }
-    Ok(times)
 }
 
 /// What stands beside the latent of a model that has more channels than it gives back, in their order: pictures in the
@@ -234,9 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_means_of_masks() {
-        let mask = Latent::new(vec![1, 2, 2, 1, 2], vec![0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]).unwrap();
-        assert_eq!(times_of(&mask).unwrap(), [0.0, 0.75]);
+    fn some_channels_of_a_picture() {
         let picture = Latent::zeros(&[1, 4, 1, 2]);
         assert_eq!(some_channels(&picture, 1, 2).unwrap().shape(), [1, 2, 1, 1, 2]);
     }
