@@ -12,6 +12,8 @@ from PIL import Image
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Florence2Config, Florence2ForConditionalGeneration, GenerationConfig
 
+from procedural import procedural
+
 VOCABULARY = 1286
 CONFIG = {
     "vision_config": {
@@ -67,23 +69,6 @@ TIED = {
 PIXELS = {"name": "florence.pixels", "shape": [1, 3, 44, 40], "scale": 1.5, "offset": 0.0}
 PROMPTS = [[0, 71, 88, 104, 33, 2], [0, 40, 300, 301, 302, 303, 57, 2]]
 DECODED = [2, 0, 90, 91, 500, 77, 12]
-
-
-def procedural(name, shape, scale, offset):
-    """Values that follow from a name, as testkit makes them."""
-    seed = 0xCBF29CE484222325
-    for byte in name.encode():
-        seed = ((seed ^ byte) * 0x100000001B3) % (1 << 64)
-    count = int(np.prod(shape))
-    with np.errstate(over="ignore"):
-        steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        state = np.uint64(seed) + steps
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state = state ^ (state >> np.uint64(31))
-    centred = (state >> np.uint64(40)).astype(np.int64) - (1 << 23)
-    centred = centred.astype(np.float32) * np.float32(1 / 8388608.0)
-    return torch.from_numpy((np.float32(offset) + np.float32(scale) * centred).reshape(shape))
 
 
 def rule(name, shape):

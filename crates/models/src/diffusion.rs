@@ -19,7 +19,7 @@ mod heads;
 pub mod hidream;
 pub mod hunyuan_video;
 pub mod hunyuan_video_15;
-mod kandinsky5;
+pub mod kandinsky5;
 mod known;
 pub mod krea2;
 pub mod latents;
@@ -90,11 +90,11 @@ pub const FAMILIES: &[&DiffusionFamily] = &[
     &mochi::FAMILY,
     &krea2::FAMILY,
     &flux3::FAMILY,
+    &kandinsky5::FAMILY,
 ];
 
 /// How texts are encoded for families that cannot be read yet.
-pub(crate) const TEXTS: &[&TextRecipe] =
-    &[&cosmos::text::TEXT, &kandinsky5::text::TEXT, &kandinsky5::text::IMAGE_TEXT];
+pub(crate) const TEXTS: &[&TextRecipe] = &[&cosmos::text::TEXT];
 
 /// What the rest of the program asks of a family before one of its files is read.
 pub struct DiffusionFamily {

@@ -96,6 +96,7 @@ fn every_manifest_is_recognised() {
         ("qwen_image_tiny", "a diffusion model (Qwen-Image)"),
         ("ltxv_tiny", "an all-in-one checkpoint of LTX-Video with LTX-Video"),
         ("mochi_micro", "a diffusion model (Mochi)"),
+        ("kandinsky5_tiny", "a diffusion model (Kandinsky 5 video)"),
         ("z_image_micro", "a diffusion model (Z-Image)"),
         ("lumina2_tiny", "a diffusion model (Lumina 2)"),
         ("llava_llama3_tiny", "a text encoder (Llama 3 of width 256)"),

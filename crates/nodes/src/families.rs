@@ -5,6 +5,7 @@ mod flux;
 mod flux2;
 mod hidream;
 mod hunyuan_video;
+mod kandinsky5;
 mod ltxv;
 mod lumina2;
 mod mochi;
@@ -27,6 +28,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     flux2::add(catalogue, runtime);
     hidream::add(catalogue, runtime);
     hunyuan_video::add(catalogue, runtime);
+    kandinsky5::add(catalogue, runtime);
     ltxv::add(catalogue, runtime);
     lumina2::add(catalogue, runtime);
     mochi::add(catalogue, runtime);
