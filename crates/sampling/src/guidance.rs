@@ -85,7 +85,7 @@ impl Guided<'_> {
                 x.zip3(kept, &inpainting.mask, |x, kept, mask| x * mask + kept * (1.0 - mask))
             };
             if inpainting.keeps_clean {
-                keep(inpainting.image)
+                keep(&self.sampling.inverse_input(sigma, inpainting.image))
             } else {
                 keep(&self.sampling.noise_scaling(sigma, &inpainting.noise, inpainting.image, false))
             }

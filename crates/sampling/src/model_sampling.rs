@@ -20,6 +20,8 @@ pub enum Parameterization {
     Clean,
     /// The clean image, for an input that is not scaled by the level.
     ImageToImage,
+    /// The velocity of a rectified flow whose levels are noise added to the image, not mixed into it (Cosmos).
+    AddedFlow,
     /// The noise, from which a consistency model's answer is made: mixed with the input by the timestep.
     Consistency,
 }
@@ -34,6 +36,8 @@ enum Clock {
     LogQuarter,
     /// The angle whose tangent is the level.
     Angle,
+    /// The share of noise in noise and image.
+    Share,
     /// A flow whose time is shifted by a factor and scaled by `multiplier`.
     ShiftedFlow { shift: f64, multiplier: f64 },
     /// FLUX's flow, shifted by the exponential of `mu`.
@@ -112,6 +116,11 @@ impl ModelSampling {
         sigma_data: f64,
     ) -> ModelSampling {
         ModelSampling::continuous(parameterization, bounds, sigma_data, Clock::Angle)
+    }
+
+    /// A rectified flow between two bounds of noise that is added to the image; timesteps are its share (Cosmos: 0.002, 80).
+    pub fn added_flow(bounds: (f64, f64)) -> ModelSampling {
+        ModelSampling::continuous(Parameterization::AddedFlow, bounds, 1.0, Clock::Share)
     }
 
     fn continuous(
@@ -204,6 +213,7 @@ impl ModelSampling {
             }
             Clock::LogQuarter => 0.25 * sigma.ln(),
             Clock::Angle => sigma.atan() / std::f32::consts::PI * 2.0,
+            Clock::Share => share(sigma),
             Clock::ShiftedFlow { multiplier, .. } => sigma * multiplier as f32,
             Clock::ExponentialFlow { .. } => sigma,
         }
@@ -222,6 +232,10 @@ impl ModelSampling {
             }
             Clock::LogQuarter => (timestep / 0.25).exp(),
             Clock::Angle => (timestep * std::f32::consts::PI / 2.0).tan(),
+            Clock::Share => {
+                let top = self.sigma_max();
+                if timestep >= share(top) { top } else { timestep / (1.0 - timestep) }
+            }
             Clock::ShiftedFlow { shift, multiplier } => {
                 let t = timestep / multiplier as f32;
                 if shift == 1.0 { t } else { shift as f32 * t / (1.0 + (shift - 1.0) as f32 * t) }
@@ -244,7 +258,7 @@ impl ModelSampling {
         let left = 1.0 - percent;
         match self.clock {
             Clock::Table { .. } => f64::from(self.sigma((left * 999.0) as f32)),
-            Clock::LogQuarter | Clock::Angle => {
+            Clock::LogQuarter | Clock::Angle | Clock::Share => {
                 let (low, high) = (f64::from(self.sigma_min()).ln(), f64::from(self.sigma_max()).ln());
                 ((high - low) * left + low).exp()
             }
@@ -258,8 +272,27 @@ impl ModelSampling {
         if self.is_flow() || self.parameterization == Parameterization::ImageToImage {
             return Cow::Borrowed(x);
         }
+        if self.parameterization == Parameterization::AddedFlow {
+            let kept = 1.0 - share(sigma);
+            return Cow::Owned(x.map(|x| x * kept));
+        }
         let scale = self.deviation(sigma);
         Cow::Owned(x.map(|x| x / scale))
+    }
+
+    /// What becomes `x` itself as the model is given it at a level: the way back of [`ModelSampling::calculate_input`].
+    pub fn inverse_input<'a>(&self, sigma: f32, x: &'a Latent) -> Cow<'a, Latent> {
+        match self.parameterization {
+            Parameterization::Flow | Parameterization::ImageToImage => Cow::Borrowed(x),
+            Parameterization::AddedFlow => {
+                let kept = 1.0 - share(sigma);
+                Cow::Owned(x.map(|x| x / kept))
+            }
+            _ => {
+                let scale = self.deviation(sigma);
+                Cow::Owned(x.map(|x| x * scale))
+            }
+        }
     }
 
     /// The clean image that the model's output means, for the unscaled `x` at a level.
@@ -275,6 +308,10 @@ impl ModelSampling {
                 x.zip(output, |x, out| x * (data * data) / variance + out * sigma * data / deviation)
             }
             Parameterization::Clean | Parameterization::ImageToImage => output.clone(),
+            Parameterization::AddedFlow => {
+                let noise = share(sigma);
+                x.zip(output, |x, out| x * (1.0 - noise) - out * noise)
+            }
             Parameterization::Consistency => {
                 let (skip, take) = consistency_shares(self.timestep(sigma));
                 x.zip(output, |x, out| take * (x - out * sigma) + skip * x)
@@ -289,7 +326,8 @@ impl ModelSampling {
         if self.is_flow() {
             return noise.zip(image, |n, image| sigma * n + (1.0 - sigma) * image);
         }
-        let scale = if from_pure_noise { (1.0 + sigma * sigma).sqrt() } else { sigma };
+        let is_pure = from_pure_noise && self.parameterization != Parameterization::AddedFlow;
+        let scale = if is_pure { (1.0 + sigma * sigma).sqrt() } else { sigma };
         noise.zip(image, |n, image| n * scale + image)
     }
 
@@ -312,6 +350,11 @@ impl ModelSampling {
     pub(crate) fn sigma_of_half_log_snr(&self, lambda: f32) -> f32 {
         if self.is_flow() { 1.0 / (1.0 + lambda.exp()) } else { (-lambda).exp() }
     }
+}
+
+/// The share of noise in an image with noise of a level.
+fn share(sigma: f32) -> f32 {
+    sigma / (sigma + 1.0)
 }
 
 /// How much of its input and of its clean image a consistency model's answer has at a timestep.
@@ -345,6 +388,7 @@ mod tests {
             ModelSampling::discrete(Parameterization::Eps, false),
             ModelSampling::continuous_edm(Parameterization::Edm, (0.002, 120.0), 0.5),
             ModelSampling::continuous_v(Parameterization::V, (0.002, 120.0), 1.0),
+            ModelSampling::added_flow((0.002, 80.0)),
         ];
         for sampling in &all {
             for i in [1, 250, 998] {
@@ -376,8 +420,11 @@ mod tests {
                 noise.zip(&clean, |n, c| (n - c * sigma) / deviation)
             }),
             (ModelSampling::exponential_flow(1.15), noise.zip(&clean, |n, c| n - c)),
+            (ModelSampling::added_flow((0.002, 80.0)), noise.zip(&clean, |n, c| n - c)),
         ] {
             let x = sampling.noise_scaling(sigma, &noise, &clean, false);
+            let shown = sampling.calculate_input(sigma, &sampling.inverse_input(sigma, &clean)).into_owned();
+            assert!(shown.values().iter().zip(clean.values()).all(|(a, b)| (a - b).abs() < 1e-6));
             let back = sampling.calculate_denoised(sigma, &output, &x);
             for (a, b) in back.values().iter().zip(clean.values()) {
                 assert!((a - b).abs() < 1e-6, "{:?}: {a} for {b}", sampling.parameterization());

@@ -91,8 +91,13 @@ class! {
             "eps" => (Parameterization::Eps, 1.0),
             "v_prediction" => (Parameterization::V, 1.0),
             "edm" => (Parameterization::Edm, 0.5),
+            "cosmos_rflow" => {
+                let range = (call.float("sigma_min")?, call.float("sigma_max")?);
+                return Ok(with_sampling(&model, ModelSampling::added_flow(range)));
+            }
             other => {
-                let text = format!("the sampling \"{other}\" cannot be run yet; choose eps, v_prediction or edm");
+                let text =
+                    format!("the sampling \"{other}\" cannot be run yet; choose eps, v_prediction, edm or cosmos_rflow");
                 return Err(Failure::value(text));
             }
         };
