@@ -10,7 +10,7 @@ mod alterations;
 mod attending;
 mod batches;
 pub mod chroma;
-mod cosmos;
+pub mod cosmos;
 mod file_names;
 pub mod flux;
 pub mod flux2;
@@ -91,10 +91,8 @@ pub const FAMILIES: &[&DiffusionFamily] = &[
     &krea2::FAMILY,
     &flux3::FAMILY,
     &kandinsky5::FAMILY,
+    &cosmos::FAMILY,
 ];
-
-/// How texts are encoded for families that cannot be read yet.
-pub(crate) const TEXTS: &[&TextRecipe] = &[&cosmos::text::TEXT];
 
 /// What the rest of the program asks of a family before one of its files is read.
 pub struct DiffusionFamily {

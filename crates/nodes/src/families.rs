@@ -1,6 +1,7 @@
 //! Nodes that belong to one family, one file per family.
 
 mod asked;
+mod cosmos;
 mod flux;
 mod flux2;
 mod hidream;
@@ -24,6 +25,7 @@ use runtime::Runtime;
 
 /// Adds the classes of all families.
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    cosmos::add(catalogue, runtime);
     flux::add(catalogue, runtime);
     flux2::add(catalogue, runtime);
     hidream::add(catalogue, runtime);

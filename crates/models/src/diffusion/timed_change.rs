@@ -21,6 +21,11 @@ impl Change {
         Ok(Change { all: time.add(&own)?, parts })
     }
 
+    /// Modulations that are a block's already, `[items, times, parts · hidden]`.
+    pub(super) fn of(all: Tensor, parts: usize) -> Change {
+        Change { all, parts }
+    }
+
     /// One part, `[items, times, 1, hidden]`.
     fn part(&self, index: usize) -> Result<Tensor> {
         let [items, times, width] = [self.all.dim(0), self.all.dim(1), self.all.dim(2) / self.parts];

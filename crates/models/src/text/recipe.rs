@@ -7,7 +7,7 @@ use super::template::ChatTemplate;
 use super::tokenizer::Tokenizer;
 use super::tokens::{PromptOptions, Tokens};
 use crate::Result;
-use crate::diffusion::{FAMILIES, TEXTS};
+use crate::diffusion::FAMILIES;
 
 /// How a family's texts are encoded.
 #[derive(Debug)]
@@ -149,8 +149,7 @@ pub fn name_of(key: &str) -> &str {
 
 /// Every recipe.
 pub fn recipes() -> impl Iterator<Item = &'static TextRecipe> {
-    let families = FAMILIES.iter().flat_map(|family| family.text.iter().copied());
-    families.chain(TEXTS.iter().copied())
+    FAMILIES.iter().flat_map(|family| family.text.iter().copied())
 }
 
 impl EncoderUse {
