@@ -19,5 +19,10 @@ fn main() -> std::io::Result<()> {
             fs::write(folder.join(format!("seed-{number}")), seed)?;
         }
     }
+    let folder = corpus.join("coded_weights");
+    fs::create_dir_all(&folder)?;
+    for (number, seed) in fuzz::coded::seeds().into_iter().enumerate() {
+        fs::write(folder.join(format!("seed-{number}")), seed)?;
+    }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a checkpoint that anyone can rebuild bit for bit | [`Manifest`] |
 //! | the values of one tensor of it, or of a golden input | [`Procedural`] |
-//! | random values, bytes and quantised blocks from a seed | [`random_f32`], [`random_normal`], [`random_bytes`], [`random_blocks`] |
+//! | random values, bytes and quantised blocks from a seed | [`random_f32`], [`random_normal`], [`random_trained`], [`random_bytes`], [`random_blocks`] |
 //! | values as stored bytes, plain or quantised | [`encode()`], [`decode`] |
 //! | a matrix as codes with scales beside them | [`quantise_matrix`] |
 //! | a small safetensors or GGUF file | [`SafetensorsWriter`], [`GgufWriter`] |
@@ -45,7 +45,7 @@ pub use golden::{Golden, ProceduralInput};
 pub use head::GgufValue;
 pub use manifest::{Manifest, ManifestTensor};
 pub use procedural::Procedural;
-pub use random::{Random, random_bytes, random_f32, random_normal};
+pub use random::{Random, random_bytes, random_f32, random_normal, random_trained};
 pub use scaled::{QuantisedMatrix, quantise_matrix};
 pub use scratch::ScratchDir;
 pub use sums::{Sha256Sink, Sums};

@@ -53,6 +53,18 @@ pub fn random_normal(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.normal()).collect()
 }
 
+/// A matrix with statistics like those of trained weights: nearly normal values of deviation 0.02, each row of which is
+/// scaled by its own power of two with an exponent that is normal too, with the deviation `spread`.
+pub fn random_trained(seed: u64, [rows, columns]: [usize; 2], spread: f32) -> Vec<f32> {
+    let mut random = Random::new(seed);
+    let mut values = Vec::with_capacity(rows * columns);
+    for _ in 0..rows {
+        let scale = 0.02 * (spread * random.normal()).exp2();
+        values.extend((0..columns).map(|_| scale * random.normal()));
+    }
+    values
+}
+
 /// `count` random bytes.
 pub fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut random = Random::new(seed);

@@ -9,7 +9,7 @@ use crate::workspace::{Crate, Dependency, DependencyKind, Workspace};
 /// use each other.
 pub(crate) const ORDER: &[&[&str]] = &[
     &["meta", "disk"],
-    &["graph", "hub"],
+    &["graph", "hub", "codec"],
     &["workflow"],
     &["checkpoint"],
     &["device"],
