@@ -92,22 +92,24 @@ impl Format {
     }
 
     /// A value as its low byte of sign and mantissa, the rest of those, and its exponent.
-    pub(crate) fn split(self, bits: u16) -> [u8; 3] {
-        let [low, high] = bits.to_le_bytes();
+    #[inline(always)]
+    pub const fn split(self, bits: u16) -> [u8; 3] {
         match self {
-            Format::Bf16 => [high & 0x80 | low & 0x7f, 0, high << 1 | low >> 7],
-            Format::F16 => [low, (high >> 5) & 4 | high & 3, (high >> 2) & 31],
-            Format::F8E4M3 => [0, (low >> 4) & 8 | low & 7, (low >> 3) & 15],
+            Format::Bf16 => [(bits >> 8 & 0x80 | bits & 0x7f) as u8, 0, (bits >> 7) as u8],
+            Format::F16 => [bits as u8, (bits >> 13 & 4 | bits >> 8 & 3) as u8, (bits >> 10 & 31) as u8],
+            Format::F8E4M3 => [0, (bits >> 4 & 8 | bits & 7) as u8, (bits >> 3 & 15) as u8],
         }
     }
 
     /// The value of which [`Format::split`] gives these.
-    pub(crate) fn join(self, [low, rest, exponent]: [u8; 3]) -> u16 {
-        u16::from_le_bytes(match self {
-            Format::Bf16 => [low & 0x7f | exponent << 7, low & 0x80 | exponent >> 1],
-            Format::F16 => [low, (rest & 4) << 5 | (exponent & 31) << 2 | rest & 3],
-            Format::F8E4M3 => [(rest & 8) << 4 | (exponent & 15) << 3 | rest & 7, 0],
-        })
+    #[inline(always)]
+    pub const fn join(self, [low, rest, exponent]: [u8; 3]) -> u16 {
+        let (low, rest, exponent) = (low as u16, rest as u16, exponent as u16);
+        match self {
+            Format::Bf16 => (low & 0x80) << 8 | exponent << 7 | low & 0x7f,
+            Format::F16 => (rest & 4) << 13 | (exponent & 31) << 10 | (rest & 3) << 8 | low,
+            Format::F8E4M3 => (rest & 8) << 4 | (exponent & 15) << 3 | rest & 7,
+        }
     }
 
     /// The bits of the value at the start of `bytes`.

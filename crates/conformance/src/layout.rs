@@ -1,14 +1,16 @@
 //! Cases of casts, permutations, joins, unpacking and noise.
 
+use codec::{Format, TILE};
+use device::Operand;
 use meta::{DType, Encoding, Scheme};
 use tensor::Tensor;
-use testkit::{decode, encode};
+use testkit::{decode, encode, random_bytes, random_trained};
 
 use crate::case::{Case, Input};
 use crate::products::{encodings, scheme_name, schemes};
 
 pub(crate) fn cases() -> Vec<Case> {
-    [unpack(), coded_rows(), cast(), narrowed(), moves(), noise()].concat()
+    [unpack(), decode_coded(), coded_rows(), cast(), narrowed(), moves(), noise()].concat()
 }
 
 /// Stored weights as plain values. Plain types are compared with the fixtures' own decoder; quantised
@@ -35,6 +37,41 @@ fn unpack() -> Vec<Case> {
         case.without_naive().exact()
     };
     encodings().map(of).chain(schemes().map(coded)).collect()
+}
+
+/// Losslessly coded weights: the bits, as whole numbers, since floats compare equal too easily. Lengths that fill no tile
+/// or group, and raw tiles of random bits.
+fn decode_coded() -> Vec<Case> {
+    let of = |(format, elements, raw): (Format, usize, bool)| {
+        let dtype = format.dtype();
+        let values = if raw {
+            random_bytes(90, elements * dtype.bytes())
+        } else {
+            // Every float type can be written.
+            encode(dtype.into(), &random_trained(91, [1, elements], 1.0))
+                .unwrap_or_else(|error| panic!("{error}"))
+        };
+        let coded = codec::encode(dtype, &values).unwrap_or_else(|error| panic!("{error}"));
+        let bits = if dtype.bytes() == 2 { DType::U16 } else { DType::U8 };
+        let run = move |lane: &tensor::Lane, i: &crate::case::Inputs| {
+            let decoded = lane.decode(i.weight(0).operand(), dtype, [elements])?;
+            let buffer = decoded.operand().buffer().clone();
+            Ok(Tensor::new(Operand::new(buffer, bits.into(), [elements], 0)?, lane.clone()))
+        };
+        let expected: Vec<f64> = if dtype.bytes() == 2 {
+            values.as_chunks::<2>().0.iter().map(|b| f64::from(u16::from_le_bytes(*b))).collect()
+        } else {
+            values.iter().map(|byte| f64::from(*byte)).collect()
+        };
+        let input = Input::Stored(DType::U8.into(), [coded.len()].into(), coded);
+        let kind = if raw { "random bits" } else { "like trained" };
+        Case::new("decode", format!("{dtype}, {elements} {kind}"), vec![input], run, move |_| {
+            expected.clone()
+        })
+        .exact()
+    };
+    let lengths = [(3 * TILE, false), (5 * TILE + 300, false), (77, false), (TILE + 1, true)];
+    Format::ALL.into_iter().flat_map(|format| lengths.map(|(n, raw)| (format, n, raw))).map(of).collect()
 }
 
 /// Rows of tables of codes.

@@ -11,7 +11,9 @@ mod groups;
 mod memory;
 mod ops;
 mod stop;
+mod tiles;
 
 pub use backend::CpuBackend;
 pub use groups::{GroupMemory, Groups};
 pub use memory::use_few_arenas;
+pub use tiles::tile_coders;

@@ -1,6 +1,7 @@
 //! From a call to its kernel.
 
 pub(crate) mod attention;
+pub(crate) mod coding;
 pub(crate) mod convolution;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
@@ -45,6 +46,8 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
         OpCall::Embedding(call) => layout::embedding(call, access),
         OpCall::Copy(call) => layout::copy(call, access),
         OpCall::Unpack(call) => layout::unpack(call, access),
+        OpCall::Encode(call) => coding::encode(call, access),
+        OpCall::Decode(call) => coding::decode(call, access),
         OpCall::Pad(call) => layout::pad(call, access),
         OpCall::Resize(call) => resample::resize(call, access),
         OpCall::NormalNoise(call) => layout::normal_noise(call, access),
@@ -55,7 +58,7 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
 pub(crate) fn supports(call: &OpCall) -> Result<(), String> {
     let out = call.output();
     let any_type = match call {
-        OpCall::Copy(_) | OpCall::Unpack(_) => true,
+        OpCall::Copy(_) | OpCall::Unpack(_) | OpCall::Encode(_) | OpCall::Decode(_) => true,
         OpCall::Matmul(call) => call.accumulate,
         _ => false,
     };

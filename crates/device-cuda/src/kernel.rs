@@ -141,6 +141,8 @@ pub enum KernelFile {
     Unpack,
     /// Codes with scales beside them to floats.
     Scaled,
+    /// Losslessly coded weights to floats.
+    Coding,
     /// Scaled dot-product attention.
     Attention,
     /// Convolution windows as matrices.
@@ -161,6 +163,7 @@ impl KernelFile {
             KernelFile::Resample => "resample.cu",
             KernelFile::Unpack => "unpack.cu",
             KernelFile::Scaled => "scaled.cu",
+            KernelFile::Coding => "coding.cu",
             KernelFile::Attention => "attention.cu",
             KernelFile::Convolution => "convolution.cu",
             KernelFile::Mask => "mask.cu",
@@ -178,6 +181,7 @@ impl KernelFile {
             KernelFile::Resample => include_str!("../kernels/resample.cu"),
             KernelFile::Unpack => include_str!("../kernels/unpack.cu"),
             KernelFile::Scaled => include_str!("../kernels/scaled.cu"),
+            KernelFile::Coding => include_str!("../kernels/coding.cu"),
             KernelFile::Attention => include_str!("../kernels/attention.cu"),
             KernelFile::Convolution => include_str!("../kernels/convolution.cu"),
             KernelFile::Mask => include_str!("../kernels/mask.cu"),

@@ -1,6 +1,7 @@
 //! From a call to the kernels that do it.
 
 pub(crate) mod attention;
+pub(crate) mod coding;
 pub(crate) mod convolution;
 pub(crate) mod elementwise;
 pub(crate) mod layout;
@@ -46,6 +47,8 @@ pub(crate) fn run(call: &OpCall, launch: &Launch<'_>) -> Result<()> {
         OpCall::Embedding(call) => layout::embedding(call, launch),
         OpCall::Copy(call) => layout::copy(call, launch),
         OpCall::Unpack(call) => unpack::unpack(call, launch),
+        OpCall::Encode(_) => Err(coding::no_encoder(launch)),
+        OpCall::Decode(call) => coding::decode(call, launch),
         OpCall::Pad(call) => layout::pad(call, launch),
         OpCall::Resize(call) => resample::resize(call, launch),
         OpCall::NormalNoise(call) => noise::normal_noise(call, launch),
@@ -88,6 +91,8 @@ pub(crate) fn scratch_bytes(call: &OpCall, runtime: &Runtime, way: Way) -> u64 {
         | OpCall::Embedding(_)
         | OpCall::Copy(_)
         | OpCall::Unpack(_)
+        | OpCall::Encode(_)
+        | OpCall::Decode(_)
         | OpCall::Pad(_)
         | OpCall::Resize(_)
         | OpCall::NormalNoise(_) => 0,
@@ -103,7 +108,10 @@ fn held(blocks: impl IntoIterator<Item = Option<usize>>) -> u64 {
 pub(crate) fn supports(call: &OpCall) -> Result<(), String> {
     let out = call.output();
     let activation = matches!(out.dtype(), Some(DType::BF16 | DType::F16 | DType::F32));
-    if matches!(call, OpCall::Copy(_)) || activation {
+    if matches!(call, OpCall::Encode(_)) {
+        return Err(coding::NO_ENCODER.into());
+    }
+    if matches!(call, OpCall::Copy(_) | OpCall::Decode(_)) || activation {
         return Ok(());
     }
     Err(format!("activations are bf16, f16 or f32 on CUDA, not {}; cast them first", out.encoding()))
@@ -119,6 +127,7 @@ pub(crate) fn variants() -> impl Iterator<Item = &'static Variant> {
         layout::VARIANTS,
         resample::VARIANTS,
         unpack::VARIANTS,
+        coding::VARIANTS,
         scaled::VARIANTS,
         attention::VARIANTS,
         attention::MASK_VARIANTS,

@@ -3,6 +3,7 @@
 
 mod attention;
 mod check;
+mod coding;
 mod convolution;
 mod cost;
 mod elementwise;
@@ -16,6 +17,7 @@ mod resample;
 mod scales;
 
 pub use attention::{Attention, AttentionMask};
+pub use coding::{Decode, Encode};
 pub use convolution::{Convolution, Padding, Window};
 pub use cost::{OpCost, WorkKind};
 pub use elementwise::{
@@ -74,6 +76,10 @@ pub enum OpCall {
     Copy(Copy),
     /// The numbers of a weight with scales beside it.
     Unpack(Unpack),
+    /// Floats to losslessly coded bytes.
+    Encode(Encode),
+    /// Losslessly coded bytes to floats.
+    Decode(Decode),
     /// A border around a tensor.
     Pad(Pad),
     /// Another image size.
@@ -145,6 +151,8 @@ macro_rules! with_call {
             OpCall::Embedding($call) => $body,
             OpCall::Copy($call) => $body,
             OpCall::Unpack($call) => $body,
+            OpCall::Encode($call) => $body,
+            OpCall::Decode($call) => $body,
             OpCall::Pad($call) => $body,
             OpCall::Resize($call) => $body,
             OpCall::NormalNoise($call) => $body,
@@ -286,6 +294,8 @@ into_call!(
     Embedding,
     Copy,
     Unpack,
+    Encode,
+    Decode,
     Pad,
     Resize,
     NormalNoise

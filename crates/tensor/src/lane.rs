@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::op::{Copy, NormalNoise, Unpack};
+use device::op::{Copy, Decode, NormalNoise, Unpack};
 use device::{Cancel, Device, Error, OpCall, Operand, Result, Span, Stream};
 use meta::{DType, Encoding, Shape};
 
@@ -131,6 +131,13 @@ impl Lane {
             None => self.launch(Copy { x: stored, out })?,
             Some(scales) => self.launch(Unpack { weight: stored, scales: scales.clone(), out })?,
         }
+        Ok(tensor)
+    }
+
+    /// Losslessly coded bytes as the values of this type that they were made of.
+    pub fn decode(&self, coded: &Operand, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        let tensor = self.empty_as(dtype, shape.into())?;
+        self.launch(Decode { coded: coded.clone(), out: tensor.operand().clone() })?;
         Ok(tensor)
     }
 

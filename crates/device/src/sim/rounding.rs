@@ -16,7 +16,9 @@ pub(super) fn run(
     cancel: &Cancel,
 ) -> Result<()> {
     let out = call.output();
-    if matches!(call, OpCall::Copy(_) | OpCall::Unpack(_)) || out.dtype() != Some(dtype) {
+    let conversion =
+        matches!(call, OpCall::Copy(_) | OpCall::Unpack(_) | OpCall::Encode(_) | OpCall::Decode(_));
+    if conversion || out.dtype() != Some(dtype) {
         return executor.run(call, cancel);
     }
     let exact = call.with_activations(|operand| {

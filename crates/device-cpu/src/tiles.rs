@@ -1,0 +1,26 @@
+//! Tiles of coded weights by vector instructions. What comes out is what [`codec::Portable`] gives, byte for byte.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod groups;
+
+use codec::{Portable, TileCoder};
+
+/// Every coder that this processor can run, the fastest last.
+pub fn tile_coders() -> Vec<&'static dyn TileCoder> {
+    #[allow(unused_mut, reason = "not every processor has vector instructions that are used here")]
+    let mut coders: Vec<&'static dyn TileCoder> = vec![&Portable];
+    #[cfg(target_arch = "x86_64")]
+    {
+        coders.extend(avx2::Avx2::detect().map(|coder| coder as &dyn TileCoder));
+        coders.extend(avx512::Avx512::detect().map(|coder| coder as &dyn TileCoder));
+    }
+    coders
+}
+
+/// The fastest coder of this processor.
+pub(crate) fn fastest() -> &'static dyn TileCoder {
+    tile_coders().pop().unwrap_or(&Portable)
+}

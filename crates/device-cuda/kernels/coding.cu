@@ -1,0 +1,196 @@
+// Losslessly coded weights to the floats that they were made of; the format is described in the crate `codec`. A warp
+// decodes a tile of 2,048 values, group by group of 256; a thread decodes eight neighbours of each group.
+//
+// Definitions: FORMAT, the element type.
+
+#define BF16 1
+#define F16 2
+#define F8E4M3 3
+
+constexpr int TILE = 2048, GROUP = 256, PLANE = GROUP / 8, RANKS = 16, CODES = 3 * PLANE;
+
+#if FORMAT == BF16
+constexpr int EXPONENT_BITS = 8, FIXED = GROUP;
+typedef u16 element;
+#elif FORMAT == F16
+constexpr int EXPONENT_BITS = 5, FIXED = GROUP + 3 * PLANE;
+typedef u16 element;
+#else
+constexpr int EXPONENT_BITS = 4, FIXED = 4 * PLANE;
+typedef u8 element;
+#endif
+
+constexpr int RAW = EXPONENT_BITS * PLANE;
+
+// Eight bytes, one for each value that a thread has.
+struct Eight {
+    u32 low, high;
+};
+
+// Each of the low four bits in a byte of its own.
+__device__ __forceinline__ u32 spread(u32 bits) { return ((bits & 15) * 0x00204081u) & 0x01010101u; }
+
+// Values of which each bit is that of a bit-plane; `planes` is the thread's byte of the first.
+template <int COUNT> __device__ __forceinline__ Eight from_planes(const u8 *planes) {
+    Eight values = {0, 0};
+#pragma unroll
+    for (int bit = 0; bit < COUNT; bit++) {
+        u32 bits = planes[bit * PLANE];
+        values.low |= spread(bits) << bit;
+        values.high |= spread(bits >> 4) << bit;
+    }
+    return values;
+}
+
+__device__ __forceinline__ Eight load_eight(const u8 *from) {
+    uint2 bytes = *reinterpret_cast<const uint2 *>(from);
+    return {bytes.x, bytes.y};
+}
+
+// Sets byte `index` of eight.
+__device__ __forceinline__ void set_byte(Eight &values, int index, u32 byte) {
+    u32 shift = 8 * (index & 3), mask = ~(0xffu << shift);
+    if (index < 4) {
+        values.low = (values.low & mask) | byte << shift;
+    } else {
+        values.high = (values.high & mask) | byte << shift;
+    }
+}
+
+// Where a tile's exponents are.
+struct Tile {
+    const u8 *own;
+    u32 base, escapes, groups;
+    bool raw, valid;
+};
+
+__device__ __forceinline__ Tile read_entry(const u32 *entry, const u8 *variable, i64 variable_bytes, u32 groups) {
+    u32 head = entry[0];
+    Tile tile;
+    tile.base = head & 0xff;
+    tile.raw = (head >> 8 & 0xff) == 1;
+    tile.escapes = head >> 16;
+    tile.groups = groups;
+    i64 place = (i64)entry[1] * 8;
+    i64 bytes = tile.raw ? (i64)groups * RAW : RANKS + (i64)groups * CODES + tile.escapes;
+    // Nothing is read outside of the coded bytes, whatever they say.
+    tile.valid = (head >> 8 & 0xff) <= 1 && place + bytes <= variable_bytes;
+    tile.own = variable + place;
+    return tile;
+}
+
+// The exponents of eight values of a group. All threads of a warp call this together.
+__device__ __forceinline__ Eight exponents_of(const Tile &tile, int group, int lane) {
+    if (tile.raw) {
+#if FORMAT == BF16
+        return load_eight(tile.own + group * RAW + 8 * lane);
+#else
+        return from_planes<EXPONENT_BITS>(tile.own + group * RAW + lane);
+#endif
+    }
+    const u8 *planes = tile.own + RANKS + group * CODES + lane;
+    u32 b0 = planes[0], b1 = planes[PLANE], b2 = planes[2 * PLANE];
+    u32 inside = b0 | b1 | b2, base = tile.base * 0x01010101u;
+    // A code of 1 is the base itself. One of 0 is overwritten below.
+    Eight exponents;
+    exponents.low = base + (spread(b0) | spread(b1) << 1 | spread(b2) << 2) - spread(inside);
+    b0 >>= 4, b1 >>= 4, b2 >>= 4;
+    exponents.high = base + (spread(b0) | spread(b1) << 1 | spread(b2) << 2) - spread(inside >> 4);
+    u32 outside = ~inside & 0xff;
+    if (__any_sync(0xffffffffu, outside != 0)) {
+        u32 own = __popc(outside), sum = own;
+#pragma unroll
+        for (int distance = 1; distance < 32; distance *= 2) {
+            u32 before = __shfl_up_sync(0xffffffffu, sum, distance);
+            if (lane >= distance) sum += before;
+        }
+        u32 rank = reinterpret_cast<const u16 *>(tile.own)[group] + sum - own;
+        const u8 *escapes = tile.own + RANKS + tile.groups * CODES;
+        for (; outside != 0; outside &= outside - 1, rank++) {
+            u32 escape = rank < tile.escapes ? escapes[rank] : 0xff;
+            set_byte(exponents, __ffs(outside) - 1, escape);
+        }
+    }
+    return exponents;
+}
+
+#if FORMAT == F8E4M3
+
+// Four values; `rest` is sign and mantissa.
+__device__ __forceinline__ u32 join(u32 rest, u32 exponents) {
+    return (rest & 0x08080808u) << 4 | (exponents & 0x0f0f0f0fu) << 3 | (rest & 0x07070707u);
+}
+
+#else
+
+// Four values; `low` is the low byte of sign and mantissa, `rest` what else they have.
+__device__ __forceinline__ uint2 join(u32 low, u32 rest, u32 exponents) {
+#if FORMAT == BF16
+    u32 upper = (low & 0x80808080u) | (exponents >> 1 & 0x7f7f7f7fu);
+    u32 lower = (exponents & 0x01010101u) << 7 | (low & 0x7f7f7f7fu);
+#else
+    u32 upper = (rest & 0x04040404u) << 5 | (exponents & 0x1f1f1f1fu) << 2 | (rest & 0x03030303u);
+    u32 lower = low;
+#endif
+    return make_uint2(__byte_perm(lower, upper, 0x5140), __byte_perm(lower, upper, 0x7362));
+}
+
+#endif
+
+// Writes a thread's eight values, as far as there are so many.
+__device__ __forceinline__ void write_eight(element *to, i64 at, i64 count, const Eight &fixed, const Eight &rest,
+                                            const Eight &exponents) {
+#if FORMAT == F8E4M3
+    u32 words[2] = {join(rest.low, exponents.low), join(rest.high, exponents.high)};
+#else
+    uint2 front = join(fixed.low, rest.low, exponents.low), back = join(fixed.high, rest.high, exponents.high);
+    u32 words[4] = {front.x, front.y, back.x, back.y};
+#endif
+    if (at + 8 <= count && (u64)to % 16 == 0) {
+#if FORMAT == F8E4M3
+        *reinterpret_cast<uint2 *>(to + at) = make_uint2(words[0], words[1]);
+#else
+        *reinterpret_cast<uint4 *>(to + at) = make_uint4(words[0], words[1], words[2], words[3]);
+#endif
+        return;
+    }
+    constexpr int PER_WORD = 4 / sizeof(element);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (at + i < count) {
+            to[at + i] = (element)(words[i / PER_WORD] >> (i % PER_WORD * 8 * sizeof(element)));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    decode_tiles(const u32 *table, const u8 *fixed, const u8 *variable, i64 variable_bytes, element *to, i64 count) {
+    i64 index = (i64)blockIdx.x * 8 + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+    i64 start = index * TILE;
+    // The same for all threads of the warp.
+    if (start >= count) return;
+    i64 left = count - start;
+    u32 groups = left >= TILE ? TILE / GROUP : (u32)((left + GROUP - 1) / GROUP);
+    Tile tile = read_entry(table + 2 * index, variable, variable_bytes, groups);
+    fixed += index * (TILE / GROUP) * FIXED;
+    for (u32 group = 0; group < groups; group++, fixed += FIXED) {
+        i64 at = start + group * GROUP + 8 * lane;
+        if (!tile.valid) {
+            for (int i = 0; i < 8; i++) {
+                if (at + i < count) to[at + i] = (element)0xffff;
+            }
+            continue;
+        }
+        Eight exponents = exponents_of(tile, group, lane), low = {0, 0}, rest = {0, 0};
+#if FORMAT == BF16
+        low = load_eight(fixed + 8 * lane);
+#elif FORMAT == F16
+        low = load_eight(fixed + 8 * lane);
+        rest = from_planes<3>(fixed + GROUP + lane);
+#else
+        rest = from_planes<4>(fixed + lane);
+#endif
+        write_eight(to, at, count, low, rest, exponents);
+    }
+}
