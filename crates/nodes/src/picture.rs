@@ -57,6 +57,7 @@ pub(crate) struct WebpCoding {
 
 impl WebpCoding {
     /// Without loss.
+    #[cfg(test)]
     pub(crate) const LOSSLESS: WebpCoding = WebpCoding { quality: None, effort: 4 };
 
     /// With the usual effort.

@@ -1,7 +1,6 @@
 //! How a model would fit on this machine, told from the header of its file before the rest of it is fetched.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::OpenOptions;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -52,9 +51,8 @@ impl Fitting {
         // A file of that length whose weights are holes: planning reads none.
         let folder = ScratchDir::new()?;
         let path = folder.join(file.path.file_name().context("a file without a name")?);
-        let mut outline = File::create_new(&path)?;
-        outline.write_all(&header)?;
-        outline.set_len(total)?;
+        disk::write(&path, &header)?;
+        OpenOptions::new().write(true).open(&path)?.set_len(total)?;
         let outline = Arc::new(Checkpoint::open(&path)?);
         let question = PlanQuestion { part: Some(Role::Diffusion), ..PlanQuestion::default() };
         Ok(match self.runtime.plan_file(&outline, &question) {
