@@ -62,6 +62,9 @@ pub struct Cond {
     pub reference_latents: Vec<Arc<Latent>>,
     /// How references are placed: `offset`, `index` and so on.
     pub reference_method: Option<String>,
+    /// The tokens of the text before which references stand, for models that read them among words; those without one
+    /// stand behind the text.
+    pub reference_slots: Vec<usize>,
     /// Features of pictures, one vector per token, from the layer of a vision model that the family looks at:
     /// `[1 or batch, tokens, width]`.
     pub vision: Option<Arc<Array>>,
@@ -236,6 +239,7 @@ impl Cond {
             concat_mask_at: 0,
             reference_latents: Vec::new(),
             reference_method: None,
+            reference_slots: Vec::new(),
             vision: None,
             guiding_frame: None,
             frames_behind: None,

@@ -69,7 +69,7 @@ pub use t5::{T5, T5Config};
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 pub use tokens::{EmbeddingRows, Frame, PromptOptions, Symbol, Token, Tokens};
-pub(crate) use turns::{from_second_turn, user_turn};
+pub(crate) use turns::{from_second_turn, user_turn, whole_second_turn};
 pub use unigram::T5Tokenizer;
 
 /// Every architecture of text encoders, in the order in which files are tried.

@@ -40,6 +40,10 @@ pub enum Scaling {
     },
 }
 
+/// Channels of the empty latents that workflows make for any model, and pixels along the side of their values.
+const PLAIN_CHANNELS: usize = 4;
+const PLAIN_PIXELS: usize = 8;
+
 /// A small picture of a latent: 8-bit red, green, blue, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
@@ -54,16 +58,21 @@ pub struct Preview {
 impl LatentSpec {
     /// An empty latent (all zeros) with these channels, whatever it had; others come back as they are.
     ///
-    /// Workflows make empty latents of four channels for models that have more; noise is drawn for the fitted shape.
+    /// Workflows make empty latents of four channels for models that have more; noise is drawn for the fitted shape. Such a
+    /// latent has eight pixels along the side of a value, so one for pictures whose values are larger has fewer of them.
     pub fn fit_empty(&self, latent: Latent) -> Latent {
         let mut shape = latent.shape().to_vec();
-        match shape.get_mut(1) {
-            Some(channels) if *channels != self.channels && latent.is_zero() => {
-                *channels = self.channels;
-                Latent::zeros(&shape)
-            }
-            _ => latent,
+        let Some(channels) = shape.get_mut(1) else { return latent };
+        if *channels == self.channels || !latent.is_zero() {
+            return latent;
         }
+        let is_plain = std::mem::replace(channels, self.channels) == PLAIN_CHANNELS;
+        if is_plain && shape.len() == 4 && self.frames_per_value.is_none() {
+            for side in &mut shape[2..] {
+                *side = (*side * PLAIN_PIXELS / self.pixels_per_value.max(PLAIN_PIXELS)).max(1);
+            }
+        }
+        Latent::zeros(&shape)
     }
 
     /// From the autoencoder's scale to the model's.
@@ -185,6 +194,10 @@ mod tests {
     fn empty_latents_get_the_channels() {
         let fitted = UNIFORM.fit_empty(Latent::zeros(&[2, 16, 8, 6]));
         assert_eq!(fitted.shape(), [2, 4, 8, 6]);
+        // Of larger values there are fewer.
+        let larger = LatentSpec { channels: 64, pixels_per_value: 16, ..UNIFORM };
+        assert_eq!(larger.fit_empty(Latent::zeros(&[1, 4, 8, 6])).shape(), [1, 64, 4, 3]);
+        assert_eq!(larger.fit_empty(Latent::zeros(&[1, 16, 8, 6])).shape(), [1, 64, 8, 6]);
         let mut picture = Latent::zeros(&[1, 16, 1, 1]);
         picture.values_mut()[0] = 1.0;
         assert_eq!(UNIFORM.fit_empty(picture.clone()), picture);

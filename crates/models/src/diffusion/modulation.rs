@@ -99,6 +99,12 @@ impl Modulation {
         Ok(Modulation { shift, scale, gate, but_for: Vec::new() })
     }
 
+    /// A scale and a gate, without any shift.
+    pub(super) fn unshifted(scale: &Tensor, gate: &Tensor) -> Result<Modulation> {
+        let shift = scale.lane().full([1, 1, scale.dim(2)], 0.0)?.contiguous()?;
+        Ok(Modulation { shift, scale: scale.clone(), gate: gate.clone(), but_for: Vec::new() })
+    }
+
     /// The two parts of a modulation behind the last block, where nothing is gated.
     pub(super) fn of_exit(change: &Tensor) -> Result<Modulation> {
         let parts = change.chunk(2, 2)?;

@@ -130,6 +130,8 @@ pub(super) struct Shapes {
     /// Pictures to look at, and where they stand.
     references: Vec<Shape>,
     places: ReferencePlaces,
+    /// Where they stand among the text, if they do.
+    slots: Vec<usize>,
     /// Tokens of the latent.
     images: usize,
     altered: Vec<Alteration>,
@@ -146,6 +148,7 @@ impl Shapes {
             vectors: 1,
             references: Vec::new(),
             places: ReferencePlaces::default(),
+            slots: Vec::new(),
             images,
             altered: Vec::new(),
         }
@@ -158,6 +161,11 @@ impl Shapes {
         places: ReferencePlaces,
     ) -> Shapes {
         Shapes { references: references.into_iter().collect(), places, ..self }
+    }
+
+    /// The same with pictures to look at before these tokens of the text.
+    pub(super) fn with_slots(self, slots: Vec<usize>) -> Shapes {
+        Shapes { slots, ..self }
     }
 
     /// The same with so many tokens that join the text further on.

@@ -56,9 +56,16 @@ impl dyn TextEncoder {
         };
         let cond = batch.in_a_row(&batch.apply_weights(&hidden)?)?;
         let attention_mask = batch.visible()[..batch.sections].concat();
-        let encoded = Encoded { cond, pooled: outputs.pooled, attention_mask, second: None };
-        match options.keep {
-            Some(keep) => encoded.keep(&keep(&tokens.chunks.concat(), options.picture_step.max(1))),
+        let encoded =
+            Encoded { cond, pooled: outputs.pooled, attention_mask, second: None, slots: Vec::new() };
+        let all = tokens.chunks.concat();
+        let kept = options.keep.map(|keep| keep(&all, options.picture_step.max(1)));
+        if options.leaves_out_pictures {
+            let (kept, slots) = without_pictures(kept.unwrap_or_else(|| vec![Kept::all(0..all.len())]), &all);
+            return Ok(Encoded { slots, ..encoded.keep(&kept)? });
+        }
+        match kept {
+            Some(kept) => encoded.keep(&kept),
             None => Ok(encoded),
         }
     }
@@ -82,6 +89,8 @@ pub struct EncodeOptions<'a> {
     pub keep: Option<Keep>,
     /// Of the parts of pictures every so many-th is kept, where any are kept; all with 0 and 1.
     pub picture_step: usize,
+    /// The parts of pictures are read and then left out; where each picture stood is told ([`Encoded::slots`]).
+    pub leaves_out_pictures: bool,
     /// The vectors of embeddings that the tokens name.
     pub embeddings: Option<&'a Embeddings>,
     /// The pictures that tokens name.
@@ -170,6 +179,8 @@ pub struct Encoded {
     pub attention_mask: Vec<bool>,
     /// A second text, of another encoder, for models that take two.
     pub second: Option<Tensor>,
+    /// The tokens before which pictures stood that were left out.
+    pub slots: Vec<usize>,
 }
 
 impl Encoded {
@@ -374,6 +385,24 @@ impl Batch {
         let excess = self.per_token(hidden.lane(), self.sections, |row, i| self.rows[row][i].weight - 1.0)?;
         Ok(words.gated_add(&excess, &words.sub(&empty)?)?)
     }
+}
+
+/// What is kept without the parts of pictures, and the places in it where pictures stood.
+fn without_pictures(kept: Vec<Kept>, tokens: &[Token]) -> (Vec<Kept>, Vec<usize>) {
+    let (mut left, mut slots, mut count) = (Vec::new(), Vec::new(), 0);
+    for Kept { tokens: Range { start, end }, step } in kept {
+        let mut next = start;
+        for (at, _, parts) in pictures_in(tokens).into_iter().filter(|(at, ..)| (start..end).contains(at)) {
+            count += (at - next).div_ceil(step.max(1));
+            left.push(Kept { tokens: next..at, step });
+            slots.push(count);
+            next = at + parts.len();
+        }
+        count += end.saturating_sub(next).div_ceil(step.max(1));
+        left.push(Kept { tokens: next..end.max(next), step });
+    }
+    left.retain(|kept| !kept.tokens.is_empty());
+    (left, slots)
 }
 
 /// The runs of parts of one picture: where each begins, which picture, and which of its parts.

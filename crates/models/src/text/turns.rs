@@ -28,6 +28,13 @@ pub(crate) fn from_second_turn(tokens: &[Token], _picture_step: usize) -> Vec<Ke
     vec![Kept::all(start..tokens.len())]
 }
 
+/// What stands in Qwen's conversation from the second turn on, with the name of the turn.
+pub(crate) fn whole_second_turn(tokens: &[Token], _picture_step: usize) -> Vec<Kept> {
+    let turns = tokens.iter().enumerate().filter(|(_, token)| token.symbol == Symbol::Id(QWEN_TURN));
+    let start = turns.take(2).last().map_or(0, |(turn, _)| turn);
+    vec![Kept::all(start..tokens.len())]
+}
+
 /// What a user says in Llama 3's conversation, with the end of the turn, behind parts of the pictures that were shown
 /// before.
 pub(crate) fn user_turn(tokens: &[Token], picture_step: usize) -> Vec<Kept> {
@@ -63,6 +70,7 @@ mod tests {
     fn instructions_are_cut_off() {
         let talk = ids(&[QWEN_TURN, 5, 6, QWEN_TURN, 872, 198, 7, 8, QWEN_TURN, 9]);
         assert_eq!(from_second_turn(&talk, 1), [Kept::all(6..10)]);
+        assert_eq!(whole_second_turn(&talk, 1), [Kept::all(3..10)]);
         assert_eq!(from_second_turn(&ids(&[QWEN_TURN, 5]), 1), [Kept::all(0..2)]);
         assert_eq!(from_second_turn(&ids(&[1, 2, 3]), 1), [Kept::all(2..3)]);
         let talk = ids(&[1, LLAMA_NAME, 9, LLAMA_NAMED, LLAMA_NAME, 882, LLAMA_NAMED, 271, 4, LLAMA_END, 5]);

@@ -30,6 +30,11 @@ pub(super) type GiveFrames<'a> = dyn Fn(usize, usize) -> Result<Tensor> + 'a;
 pub(super) trait VideoCoder {
     fn sizes(&self) -> VideoSizes;
 
+    /// Whether its videos are pictures, each by itself.
+    fn is_for_pictures(&self) -> bool {
+        false
+    }
+
     /// Decodes one latent `[1, channels, frames, height, width]`.
     fn decode_parts(&self, session: &Session, latent: &Tensor, take: &mut TakeParts<'_>) -> Result<()>;
 
@@ -51,7 +56,7 @@ impl<T: VideoCoder + Module> Autoencoder for T {
     }
 
     fn frames_per_value(&self) -> Option<usize> {
-        Some(self.sizes().frames)
+        (!self.is_for_pictures()).then(|| self.sizes().frames)
     }
 
     fn decode(
@@ -65,6 +70,9 @@ impl<T: VideoCoder + Module> Autoencoder for T {
     }
 
     fn encode(&self, session: &Session, pictures: &Pictures<'_>, tiling: Option<Tiling>) -> Result<Tensor> {
+        if self.is_for_pictures() {
+            return encode_each(self, session, pictures, tiling);
+        }
         encode(self, session, pictures, tiling)
     }
 
@@ -128,6 +136,29 @@ fn encode(
         None => {
             coder.encode_parts(session, frames, &|start, len| pictures.part_on(session.lane()?, start, len))
         }
+    }
+}
+
+/// The same for pictures, which know nothing of each other: `[pictures, channels, height, width]`.
+fn encode_each(
+    coder: &dyn VideoCoder,
+    session: &Session,
+    pictures: &Pictures<'_>,
+    tiling: Option<Tiling>,
+) -> Result<Tensor> {
+    let [count, height, width, channels] = pictures.shape;
+    let one = |i: usize| -> Result<Tensor> {
+        let size = height * width * channels;
+        let values = &pictures.values[i * size..(i + 1) * size];
+        let alone = Pictures { shape: [1, height, width, channels], values };
+        let latent = encode(coder, session, &alone, tiling)?;
+        let [batch, channels, _, height, width] = [0, 1, 2, 3, 4].map(|axis| latent.dim(axis));
+        Ok(latent.reshape([batch, channels, height, width])?)
+    };
+    let latents = (0..count).map(one).collect::<Result<Vec<_>>>()?;
+    match latents.as_slice() {
+        [] => encode(coder, session, pictures, tiling),
+        latents => Ok(Tensor::concat(&latents.iter().collect::<Vec<_>>(), 0)?),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The autoencoders of Wan: residual blocks over time and space whose convolutions look back in time only, so that a video
 //! passes in parts of one frame of the latent. Version 2.1 (Qwen-Image has it, too) halves a picture three times; version
-//! 2.2 folds two by two pixels into channels first, and adds what came into a stage to what leaves it. Formulas and names
-//! are those of the authors' code (Wan-Video, `modules/vae.py` and `modules/vae2_2.py`).
+//! 2.2 folds two by two pixels into channels first, and adds what came into a stage to what leaves it. A later one for
+//! pictures has the stages of 2.2, folds nothing and looks at one frame. Formulas and names are those of the authors' code
+//! (Wan-Video, `modules/vae.py` and `modules/vae2_2.py`; for pictures diffusers' `autoencoder_kl_qwenimage21.py`).
 
 mod config;
 mod layers;
@@ -36,7 +37,12 @@ pub const FAMILY: AutoencoderFamily = AutoencoderFamily {
 
 fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
     let is_later = found.has("decoder.upsamples.0.upsamples.0.residual.2.weight");
-    Some(Cow::Borrowed(if is_later { "Wan 2.2" } else { "Wan 2.1" }))
+    let is_for_pictures = found.dims("decoder.head.2.weight").is_some_and(|dims| dims.get(2) == Some(&1));
+    Some(Cow::Borrowed(match (is_later, is_for_pictures) {
+        (true, true) => "RGBA, 64 channels",
+        (true, false) => "Wan 2.2",
+        (false, _) => "Wan 2.1",
+    }))
 }
 
 /// An autoencoder of Wan: its sizes and how it computes. Its weights come with a session.
@@ -137,6 +143,10 @@ impl VideoCoder for Wan {
         }
     }
 
+    fn is_for_pictures(&self) -> bool {
+        self.config.is_for_pictures()
+    }
+
     fn decode_parts(&self, session: &Session, latent: &Tensor, take: &mut TakeParts<'_>) -> Result<()> {
         self.decode_probed(session, latent, &mut Probe::none(), take)
     }
@@ -161,7 +171,11 @@ impl Module for Wan {
         weights::manifest(&Claims::new(checkpoint, &self.prefix, config::FAMILY), &self.config)
     }
 
+    /// That for pictures outgrows f16 in its middle.
     fn activations(&self) -> &'static [DType] {
+        if self.config.is_for_pictures() {
+            return &[DType::BF16, DType::F32];
+        }
         &[DType::BF16, DType::F16, DType::F32]
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Prompts<'a> {
     pub(crate) pictures: &'a [SeenPicture],
     /// Of the parts of pictures every so many-th is kept, where any are kept; all with 0.
     pub(crate) picture_step: usize,
+    /// Whether the parts of pictures are read and then left out, and the conditioning says where they stood.
+    pub(crate) leaves_out_pictures: bool,
     /// The conversation of language models, if it is not the family's own.
     pub(crate) template: Option<&'static ChatTemplate>,
     /// Whether encoders with chunks get as many of them as the longest prompt has.
@@ -80,6 +82,7 @@ pub(crate) fn encode(
     let pooled = encoded.pooled.as_ref().map(to_array).transpose()?;
     let mut cond = Cond::text(to_array(&encoded.cond)?, pooled);
     cond.second_text = encoded.second.as_ref().map(to_array).transpose()?.map(Arc::new);
+    cond.reference_slots = encoded.slots;
     if clip.recipe.has_mask {
         cond.attention_mask = Some(Arc::new(encoded.attention_mask));
     }
@@ -154,6 +157,7 @@ impl Job<'_> {
                 embeddings: Some(&vectors),
                 pictures: &pictures,
                 picture_step: self.prompts.picture_step,
+                leaves_out_pictures: self.prompts.leaves_out_pictures,
                 ..how.options()
             };
             let started = Instant::now();

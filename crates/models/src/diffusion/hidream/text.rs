@@ -68,5 +68,5 @@ fn join(encoded: Vec<Option<Encoded>>) -> Result<Encoded> {
         Some(t5) => (t5.cond, t5.attention_mask),
         None => (lane.full([1, TOKENS, TEXT_WIDTH], 0.0)?, vec![true; TOKENS]),
     };
-    Ok(Encoded { cond, pooled: Some(pooled), attention_mask, second: Some(states) })
+    Ok(Encoded { cond, pooled: Some(pooled), attention_mask, second: Some(states), slots: Vec::new() })
 }

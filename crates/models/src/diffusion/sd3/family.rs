@@ -124,10 +124,16 @@ fn join(encoded: Vec<Option<Encoded>>) -> Result<Encoded> {
     let clips = clips.pad(&[(0, 0), (0, 0), (before, after)], Padding::Constant(0.0))?;
     let mask = mask[..clips.dim(1)].to_vec();
     match t5 {
-        None => Ok(Encoded { cond: clips, pooled, attention_mask: mask, second: None }),
+        None => Ok(Encoded { cond: clips, pooled, attention_mask: mask, second: None, slots: Vec::new() }),
         Some(t5) => {
             let cond = Tensor::concat(&[&clips, &t5.cond.to_lane(clips.lane())?], 1)?;
-            Ok(Encoded { cond, pooled, attention_mask: [mask, t5.attention_mask].concat(), second: None })
+            Ok(Encoded {
+                cond,
+                pooled,
+                attention_mask: [mask, t5.attention_mask].concat(),
+                second: None,
+                slots: Vec::new(),
+            })
         }
     }
 }

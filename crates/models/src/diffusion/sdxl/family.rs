@@ -106,7 +106,7 @@ const TEXT: TextRecipe = TextRecipe {
         let [clip_l, clip_g] = all(encoded)?;
         let cond = side_by_side(&clip_l, &clip_g)?;
         let attention_mask = clip_l.attention_mask[..cond.dim(1)].to_vec();
-        Ok(Encoded { cond, pooled: clip_g.pooled, attention_mask, second: None })
+        Ok(Encoded { cond, pooled: clip_g.pooled, attention_mask, second: None, slots: Vec::new() })
     },
 };
 

@@ -17,6 +17,8 @@ pub struct Config {
     pub channels: usize,
     /// Pixels along one side that are folded into channels.
     pub patch: usize,
+    /// Frames that a convolution looks at: three, or one in an autoencoder of pictures.
+    pub kernel: usize,
     /// Channels between the encoder's entrance and its first stage.
     pub encoder_width: usize,
     /// Channels in the middle of the decoder and of the encoder.
@@ -81,10 +83,14 @@ impl Stage {
 
 impl Config {
     pub(super) fn read(claims: &Claims<'_>) -> Result<Config> {
-        let folds = claims.find("decoder.upsamples.0.upsamples.0.residual.2.weight").is_some()
+        let is_later = claims.find("decoder.upsamples.0.upsamples.0.residual.2.weight").is_some()
             || claims.find("encoder.downsamples.0.downsamples.0.residual.2.weight").is_some();
-        let patch = if folds { 2 } else { 1 };
-        let [decoder, latent_channels, _, _, _] = claims.dims("decoder.conv1.weight")?;
+        let [decoder, latent_channels, kernel, _, _] = claims.dims("decoder.conv1.weight")?;
+        if !matches!(kernel, 1 | 3) {
+            let expected = format!("[{decoder}, {latent_channels}, 1 or 3, 3, 3]");
+            return Err(claims.misfit("decoder.conv1.weight", expected));
+        }
+        let patch = if is_later && kernel > 1 { 2 } else { 1 };
         let [colours, _, _, _, _] = claims.dims("decoder.head.2.weight")?;
         let (mut encoder_width, mut encoder) = (0, 0);
         if claims.find("encoder.conv1.weight").is_some() {
@@ -95,10 +101,11 @@ impl Config {
             latent_channels,
             channels: colours / (patch * patch),
             patch,
+            kernel,
             encoder_width,
             middle: [decoder, encoder],
-            up: stages(claims, "decoder.upsamples", "upsamples", folds)?,
-            down: stages(claims, "encoder.downsamples", "downsamples", folds)?,
+            up: stages(claims, "decoder.upsamples", "upsamples", is_later)?,
+            down: stages(claims, "encoder.downsamples", "downsamples", is_later)?,
         })
     }
 
@@ -107,17 +114,25 @@ impl Config {
         self.patch * self.up.iter().map(|stage| stage.factors()[1]).product::<usize>()
     }
 
+    /// Whether it is for pictures alone: no convolution looks at another frame.
+    pub fn is_for_pictures(&self) -> bool {
+        self.kernel == 1
+    }
+
     /// Frames of a video behind the first that one frame of a latent stands for.
     pub fn frames_per_value(&self) -> usize {
+        if self.is_for_pictures() {
+            return 1;
+        }
         self.up.iter().map(|stage| stage.factors()[0]).product()
     }
 }
 
 /// The stages of one half: each with layers of its own in the later version, in the earlier one all in a row, where
 /// another size ends a stage.
-fn stages(claims: &Claims<'_>, name: &str, inner: &str, folds: bool) -> Result<Vec<Stage>> {
+fn stages(claims: &Claims<'_>, name: &str, inner: &str, is_later: bool) -> Result<Vec<Stage>> {
     let mut stages = Vec::new();
-    if folds {
+    if is_later {
         for index in 0..MOST_LAYERS {
             let layers = layers(claims, &format!("{name}.{index}.{inner}"))?;
             if layers.is_empty() {

@@ -112,7 +112,7 @@ impl Layers<'_> {
         // The border is at the far side only.
         let side = Window { stride: 2, pad_before: 0, pad_after: 1, dilation: 1 };
         let x = self.convolution(&format!("{name}.resample.1"), x, [Window::padded(0), side, side])?;
-        if !in_time {
+        if !in_time || self.config.is_for_pictures() {
             return Ok(x);
         }
         let time = format!("{name}.time_conv");
@@ -145,6 +145,9 @@ impl Layers<'_> {
     /// A norm, an activation and a convolution over three frames.
     fn activated(&mut self, norm: &str, convolution: &str, x: &Tensor) -> Result<Tensor> {
         let normed = self.norm(norm, x)?;
+        if self.config.is_for_pictures() {
+            return self.looking_back(convolution, &normed.activate(Activation::Silu)?, 0, 1);
+        }
         let with_past = self.past.join(self.lease, (convolution, BACK), x.shape(), |out| {
             Ok(normed.activate_into(Activation::Silu, out)?)
         })?;
@@ -155,6 +158,9 @@ impl Layers<'_> {
 
     /// A convolution over three frames.
     fn causal(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
+        if self.config.is_for_pictures() {
+            return self.looking_back(name, x, 0, 1);
+        }
         let with_past = self.past.join(self.lease, (name, BACK), x.shape(), |out| Ok(x.copy_into(out)?))?;
         self.looking_back(name, &with_past.frames, with_past.missing, 1)
     }

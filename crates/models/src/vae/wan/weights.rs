@@ -9,7 +9,7 @@ use crate::Result;
 use crate::claims::Claims;
 
 pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest> {
-    let layers = Layers { claims };
+    let layers = Layers { claims, kernel: config.kernel };
     let mut builder = Manifest::builder(claims.file(), FAMILY);
     let [decoder, encoder] = config.middle;
     let (z, colours) = (config.latent_channels, config.channels * config.patch * config.patch);
@@ -38,6 +38,8 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest>
 
 struct Layers<'a> {
     claims: &'a Claims<'a>,
+    /// Frames that a convolution looks at.
+    kernel: usize,
 }
 
 impl Layers<'_> {
@@ -59,7 +61,7 @@ impl Layers<'_> {
         if in_time {
             let time = format!("{name}.time_conv");
             let rows = if name.starts_with("decoder") { 2 * from } else { to };
-            weights.extend(self.claims.layer(&time, &[rows, from, 3, 1, 1])?);
+            weights.extend(self.claims.layer(&time, &[rows, from, self.kernel, 1, 1])?);
         }
         Ok(weights)
     }
@@ -91,7 +93,7 @@ impl Layers<'_> {
     }
 
     fn kernel(&self, name: &str, to: usize, from: usize) -> Result<Vec<WeightSpec>> {
-        self.claims.layer(name, &[to, from, 3, 3, 3])
+        self.claims.layer(name, &[to, from, self.kernel, 3, 3])
     }
 
     fn product(&self, name: &str, to: usize, from: usize) -> Result<Vec<WeightSpec>> {
