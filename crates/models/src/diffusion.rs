@@ -32,6 +32,7 @@ mod patches;
 mod pieces;
 mod positions;
 pub mod qwen_image;
+pub mod qwen_image21;
 mod references;
 mod residuals;
 mod rotary;
@@ -92,6 +93,7 @@ pub const FAMILIES: &[&DiffusionFamily] = &[
     &flux3::FAMILY,
     &kandinsky5::FAMILY,
     &cosmos::FAMILY,
+    &qwen_image21::FAMILY,
 ];
 
 /// What the rest of the program asks of a family before one of its files is read.

@@ -11,6 +11,7 @@ mod ltxv;
 mod lumina2;
 mod mochi;
 mod qwen_image;
+mod qwen_image21;
 mod sd2;
 mod sd3;
 mod sdxl;
@@ -35,6 +36,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     lumina2::add(catalogue, runtime);
     mochi::add(catalogue, runtime);
     qwen_image::add(catalogue, runtime);
+    qwen_image21::add(catalogue, runtime);
     sd2::add(catalogue, runtime);
     sd3::add(catalogue, runtime);
     sdxl::add(catalogue, runtime);

@@ -26,7 +26,7 @@ fn rebuilt_checkpoints_have_the_known_sums() {
         }
     }
     assert!(wrong.is_empty(), "these differ from the reference: {wrong:?}");
-    assert_eq!(checked, 57);
+    assert!(checked >= 57, "only {checked} were small enough");
 }
 
 #[test]

@@ -155,6 +155,16 @@ impl Reader {
 
     /// The ids of a conversation about a prompt, pictures as one token each, and what is encoded.
     pub(crate) fn encode(&self, conversation: &str, pictures: &[PictureTokens]) -> (Vec<u32>, Encoded) {
+        self.encode_with(conversation, pictures, false)
+    }
+
+    /// The same with or without the pictures' own tokens.
+    pub(crate) fn encode_with(
+        &self,
+        conversation: &str,
+        pictures: &[PictureTokens],
+        leaves_out_pictures: bool,
+    ) -> (Vec<u32>, Encoded) {
         let how = &self.recipe.encoders[0];
         let options = PromptOptions::default();
         let mut tokens = how.tokenize(&*self.model.tokenizer, conversation, options, how.tokens);
@@ -163,15 +173,19 @@ impl Reader {
             let parts: Vec<usize> = pictures.iter().map(|picture| picture.values.dim(0)).collect();
             tokens.show_pictures(place, &parts);
         }
-        let options = EncodeOptions { pictures, ..how.options() };
+        let options = EncodeOptions { pictures, leaves_out_pictures, ..how.options() };
         let encoded = self.model.encoder.encode(&self.session, &tokens, options).unwrap();
         (ids, (self.recipe.join)(vec![Some(encoded)]).unwrap())
     }
 
     /// The same of a prompt in the family's own conversation.
     pub(crate) fn encode_prompt(&self, prompt: &str) -> (Vec<u32>, Encoded) {
-        let text = self.recipe.encoders[0].reads.of(prompt, false).unwrap();
-        self.encode(&text, &[])
+        self.encode(&self.conversation(prompt), &[])
+    }
+
+    /// The family's own conversation about a prompt.
+    pub(crate) fn conversation(&self, prompt: &str) -> String {
+        self.recipe.encoders[0].reads.of(prompt, false).unwrap()
     }
 
     /// A prompt as a conditioning.

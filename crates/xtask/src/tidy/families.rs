@@ -81,6 +81,10 @@ const PLACES: &[(&str, &str)] = &[
         "crates/models/src/diffusion/qwen_image/family.rs",
         "ComfyUI's class for latents of 16 channels is named after another",
     ),
+    (
+        "crates/models/src/diffusion/qwen_image21/text.rs",
+        "ComfyUI's loaders know its texts by the type of the generation before it",
+    ),
     ("crates/models/src/diffusion/z_image.rs", "the name of latents that it shares"),
     (
         "crates/models/src/diffusion/z_image/family.rs",
