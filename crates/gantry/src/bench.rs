@@ -1,5 +1,6 @@
 //! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
 
+mod codec;
 mod cpu;
 mod launches;
 mod load;
@@ -21,6 +22,7 @@ use crate::machine::Machine;
 /// Measures what was asked for.
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
+        BenchCase::Codec => codec::run(machine, args),
         BenchCase::Cpu => cpu::run(machine, args),
         BenchCase::Launches => launches::run(machine, args),
         BenchCase::Load => load::run(machine, args),

@@ -422,7 +422,7 @@ pub(crate) struct BenchArgs {
     /// Be one side of `bench cpu`, which starts this itself
     #[arg(long, hide = true)]
     pub(crate) answer: bool,
-    /// The model file of `bench load`; one of a family's released size is written if none is named
+    /// The model file of `bench load`, where one of a family's released size is written if none is named, and of `bench codec`
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// The family whose released size `bench step` and `bench load` take, by its short name; the first one if none is named
@@ -456,6 +456,8 @@ pub(crate) struct BenchArgs {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum BenchCase {
+    /// Lossless coding of weights: speed of one core and of a device, and how far weights shrink
+    Codec,
     /// Whole steps of large blocks and of an autoencoder on the CPU
     Cpu,
     /// Matrix products, convolutions and attention at model shapes

@@ -1,6 +1,7 @@
 //! `cargo xtask bench-report`: writes docs/BENCHMARKS.md and the numbers of the README from the measurements in
 //! docs/results, so that no figure in them is typed by hand. With `--check` it only says whether the pages are what they give.
 
+mod codec;
 mod figure;
 mod launches;
 mod readme;
@@ -252,6 +253,7 @@ fn page(results: &Path) -> Result<String> {
     for name in ["ops-h200", "ops-cpu"] {
         ops(&mut text, &read(results, name)?)?;
     }
+    codec::section(&mut text, &read(results, "codec-2-cores")?)?;
     // Of this only what was measured so far is shown.
     if results.join("launches-h200.json").is_file() {
         launches::section(&mut text, &read(results, "launches-h200")?)?;

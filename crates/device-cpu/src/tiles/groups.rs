@@ -110,14 +110,15 @@ pub(super) fn encode<V: Vectors>(format: Format, values: &[u8], window: Option<W
 
 #[inline(always)]
 fn encode_as<V: Vectors>(format: Format, values: &[u8], window: Option<Window>, to: TileMut<'_>) {
+    let TileMut { fixed, variable } = to;
     let bytes = GROUP * format.element_bytes();
     let filler = format.filler(window.map_or(0, |window| window.base));
     let groups = values.len().div_ceil(bytes);
-    let (ranks, rest) = to.variable.split_at_mut(if window.is_some() { RANK_BYTES } else { 0 });
+    let (ranks, rest) = variable.split_at_mut(if window.is_some() { RANK_BYTES } else { 0 });
     let codes = if window.is_some() { groups * CODE_BITS * PLANE_BYTES } else { rest.len() };
     let (codes, escapes) = rest.split_at_mut(codes);
     let mut rank = 0;
-    for (group, fixed) in to.fixed.chunks_exact_mut(format.fixed_group_bytes()).enumerate().take(groups) {
+    for (group, fixed) in fixed.chunks_exact_mut(format.fixed_group_bytes()).enumerate().take(groups) {
         let mut filled = [0; 2 * GROUP];
         let mut own = &values[group * bytes..values.len().min((group + 1) * bytes)];
         if own.len() < bytes {
