@@ -5,6 +5,7 @@ use std::sync::Arc;
 use graph::{Identity, Map, NodeId, Picture};
 
 use crate::message::{JobFailure, Message};
+use crate::place::JobPlace;
 
 /// Who is told. Called in order from the worker and from callers, so it must be quick. It may ask the engine
 /// how things stand, but must not change the queue: that is told only after what is being told now.
@@ -40,6 +41,8 @@ pub enum Event {
         prompt_id: Arc<str>,
         /// Whose.
         client_id: Option<Arc<str>>,
+        /// Where it runs; none for a job that was lost with its worker.
+        place: Option<Arc<JobPlace>>,
         /// What.
         event: JobEvent,
     },

@@ -63,6 +63,8 @@ pub struct HistoryEntry {
     pub succeeded: bool,
     /// Start, cached nodes and end, as they were told.
     pub messages: Vec<Message>,
+    /// Which worker ran it, where there were several, by its device.
+    pub worker: Option<String>,
 }
 
 /// The state of a job.

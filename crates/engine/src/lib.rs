@@ -1,11 +1,15 @@
-//! Jobs: queued, run one after the other, told as events, and kept.
+//! Jobs: queued, run by one worker or several, told as events, and kept.
 //!
 //! ```text
-//! submit ── graph::validate ──> JobStore ── claim, heartbeat ──> worker thread ── graph::Executor
+//! submit ── graph::validate ──> JobStore ── claim, heartbeat ──> worker threads ── graph::Executor
 //!                                  ^                                │   │
 //!                                  │     free flags, between jobs ──┘   └── Event, in order, to an EventSink
 //!                                  └── finish (the history) ────────────┘
 //! ```
+//!
+//! One worker runs one job after the other. Several run jobs at the same time, each on its device: a job has that and
+//! the devices that it names for itself ([`JobPlace`]). They share loaded models, cached outputs and this queue, and memory
+//! is freed while none of them works.
 //!
 //! What waits and what is remembered is in a [`JobStore`]; [`SqliteStore`] is that of one machine. What the worker has,
 //! others ask through a [`WorkerHandle`]. An accepted job is in the database before the caller learns its id, and its record is there before anyone is
@@ -19,11 +23,13 @@ mod event;
 mod job;
 mod message;
 mod observer;
+mod place;
 mod queue;
 mod record;
 mod shared;
 mod sqlite;
 mod store;
+mod turn;
 mod worker;
 mod worker_handle;
 
@@ -32,22 +38,25 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use graph::{CacheMode, Catalogue};
+use graph::{CacheMode, Catalogue, Executor};
+use meta::DeviceId;
 use residency::FreeRequest;
 use runtime::Runtime;
 
 use crate::event::Both;
-use crate::shared::Shared;
+use crate::shared::{Crew, Shared};
 use crate::worker::Worker;
 
 pub use error::Error;
 pub use event::{Event, EventSink, JobEvent, Progress};
 pub use job::{HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, SortBy};
 pub use message::{JobFailure, Message, Milestone, NodeIdentity};
+pub use place::{JobPlace, NamedDevices};
 pub use queue::{AcceptedJob, QueueView, Refused, Submission};
 pub use record::Record;
 pub use sqlite::SqliteStore;
-pub use store::{Abandoned, Claim, JobStore, Wake, WorkerName};
+pub use store::{Abandoned, Choice, Claim, JobStore, Wake, WorkerName};
+pub use turn::RunningNode;
 pub use worker_handle::{
     Activity, DeviceReport, FileQuestion, LocalWorker, ModelFile, ModelFolder, PlanRefusal, WorkerFault,
     WorkerHandle, WorkerReport,
@@ -71,6 +80,11 @@ pub struct EngineConfig {
     pub onlooker: Option<Arc<dyn EventSink>>,
     /// How long a claim of a job is good without a sign of life. Jobs of a worker that gives none run elsewhere after it.
     pub lease: Duration,
+    /// The devices of the workers: so many jobs run at the same time. One worker on the runtime's own device if none is
+    /// given.
+    pub workers: Vec<DeviceId>,
+    /// Says which devices a prompt names: a job has them for itself while it runs. Asked only if there are several workers.
+    pub named_devices: Option<NamedDevices>,
 }
 
 impl Default for EngineConfig {
@@ -83,23 +97,25 @@ impl Default for EngineConfig {
             host_memory: None,
             onlooker: None,
             lease: Duration::from_secs(30),
+            workers: Vec::new(),
+            named_devices: None,
         }
     }
 }
 
-/// The queue, its worker and the history. Cheap to share behind an `Arc`.
+/// The queue, its workers and the history. Cheap to share behind an `Arc`.
 ///
-/// Dropping it ends the worker after the running node has seen that it is to end. The job that was running
+/// Dropping it ends the workers after the running nodes have seen that they are to end. A job that was running
 /// is not failed by this: it goes back to those that wait, and the next start runs it.
 pub struct Engine {
     shared: Arc<Shared>,
     handle: Arc<dyn WorkerHandle>,
-    worker: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
     heart: Option<JoinHandle<()>>,
 }
 
 impl Engine {
-    /// Opens the database, puts back what was waiting, and starts the worker. A damaged database is moved
+    /// Opens the database, puts back what was waiting, and starts the workers. A damaged database is moved
     /// aside, with a warning, and a new one is begun.
     ///
     /// # Errors
@@ -114,7 +130,7 @@ impl Engine {
         Engine::with_store(config, Arc::new(store), catalogue, runtime, sink)
     }
 
-    /// Starts the worker on a store that may be shared with others; the database of the configuration does not count.
+    /// Starts the workers on a store that may be shared with others; the database of the configuration does not count.
     ///
     /// # Errors
     /// The system has no more threads.
@@ -130,16 +146,38 @@ impl Engine {
             Some(onlooker) => Arc::new(Both { sink, onlooker }) as Arc<dyn EventSink>,
             None => sink,
         };
-        let shared = Arc::new(Shared::new(catalogue, runtime, sink, store, config.lease));
-        let worker = Worker::new(Arc::clone(&shared), config.cache, config.host_memory);
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let worker = thread("worker").spawn(move || worker.run()).map_err(Error::Thread)?;
-        let beating = Arc::clone(&shared);
-        let heart = thread("heartbeat").spawn(move || beating.keep_claims());
-        // From here on, dropping the engine ends the worker.
-        let mut engine = Engine { shared, handle, worker: Some(worker), heart: None };
-        engine.heart = Some(heart.map_err(Error::Thread)?);
+        let names = config.workers.iter().map(|device| Some(Arc::from(device.to_string()))).collect();
+        let (devices, names): (Vec<DeviceId>, Vec<Option<Arc<str>>>) = match config.workers.is_empty() {
+            true => (vec![runtime.compute], vec![None]),
+            false => (config.workers, names),
+        };
+        let executor = Executor::new(Arc::clone(&catalogue), config.cache);
+        let crew = Crew { devices, named: config.named_devices };
+        let shared = Arc::new(Shared::new(catalogue, runtime, sink, store, (crew, config.lease)));
+        // From here on, dropping the engine ends the workers.
+        let mut engine = Engine { shared, handle, workers: Vec::new(), heart: None };
+        engine.start_threads(names, &executor, config.host_memory)?;
         Ok(engine)
+    }
+
+    /// Starts a thread for each worker, and one that renews their claims.
+    fn start_threads(
+        &mut self,
+        names: Vec<Option<Arc<str>>>,
+        executor: &Executor,
+        mut host_memory: Option<HostMemory>,
+    ) -> Result<(), Error> {
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        for (number, name) in names.into_iter().enumerate() {
+            let called = name.as_deref().map_or_else(|| "worker".to_owned(), |name| format!("worker {name}"));
+            let (shared, executor) = (Arc::clone(&self.shared), executor.beside());
+            let worker = Worker::new(shared, (number, name), executor, host_memory.take());
+            self.workers.push(thread(&called).spawn(move || worker.run()).map_err(Error::Thread)?);
+        }
+        let beating = Arc::clone(&self.shared);
+        let heart = thread("heartbeat").spawn(move || beating.keep_claims());
+        self.heart = Some(heart.map_err(Error::Thread)?);
+        Ok(())
     }
 
     /// The node classes.
@@ -148,7 +186,7 @@ impl Engine {
         &self.shared.catalogue
     }
 
-    /// What the worker has and does, and what can be asked of it.
+    /// What the workers have and do, and what can be asked of them.
     #[must_use]
     pub fn worker(&self) -> &Arc<dyn WorkerHandle> {
         &self.handle
@@ -184,7 +222,7 @@ impl Engine {
         self.shared.delete_pending(None);
     }
 
-    /// Ends the running job, or only the one named if it is that; whether one was told to end.
+    /// Ends the jobs that run, or only the one named if it does; whether one was told to end.
     pub fn interrupt(&self, id: Option<&str>) -> bool {
         self.shared.turn().interrupt(id)
     }
@@ -195,10 +233,10 @@ impl Engine {
         self.interrupt(Some(id)) || deleted
     }
 
-    /// The node that runs now, for a client that comes back: the job's id, its client and the node shown.
+    /// The nodes that run now, one of each job, for a client that comes back.
     #[must_use]
-    pub fn running_node(&self) -> Option<(String, Option<String>, String)> {
-        self.shared.turn().running_node()
+    pub fn running_nodes(&self) -> Vec<RunningNode> {
+        self.shared.turn().running_nodes()
     }
 
     /// Finished jobs, oldest first: `max` alone is the last ones, with `offset` a slice from the oldest.
@@ -242,13 +280,13 @@ impl Engine {
         self.shared.store.find(id)
     }
 
-    /// Ends the running job and starts no other. Returns at once. The job goes back to those that wait, and the next start
-    /// runs it; those that are sent from now on wait, too.
+    /// Ends the jobs that run and starts no other. Returns at once. They go back to those that wait, and the next start
+    /// runs them; those that are sent from now on wait, too.
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Asks for memory; done between jobs. Returns at once.
+    /// Asks for memory; done once no job runs, and before another begins. Returns at once.
     pub fn free(&self, request: FreeRequest) {
         self.shared.free(request);
     }
@@ -257,14 +295,14 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop();
-        // The worker itself may hold the last reference, through its sink: it cannot wait for itself.
+        // A worker itself may hold the last reference, through its sink: it cannot wait for itself.
         let is_here = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
-        if let Some(worker) = self.worker.take().filter(|worker| !is_here(worker))
-            && worker.join().is_err()
-        {
-            tracing::error!("the worker ended by a panic");
+        for worker in self.workers.drain(..).filter(|worker| !is_here(worker)) {
+            if worker.join().is_err() {
+                tracing::error!("a worker ended by a panic");
+            }
         }
-        self.shared.note_over();
+        self.shared.note_all_over();
         if let Some(heart) = self.heart.take().filter(|heart| !is_here(heart))
             && heart.join().is_err()
         {

@@ -8,6 +8,7 @@ use graph::{Identity, Observer, RunEvent};
 use crate::event::{Event, EventSink, JobEvent, Progress};
 use crate::job::Job;
 use crate::message::{Message, Milestone};
+use crate::place::JobPlace;
 use crate::{now_ms, record};
 
 /// Looks at one run of one job.
@@ -15,6 +16,7 @@ pub(crate) struct JobObserver {
     job: Arc<Job>,
     prompt_id: Arc<str>,
     client_id: Option<Arc<str>>,
+    place: Option<Arc<JobPlace>>,
     sink: Arc<dyn EventSink>,
     last: Mutex<Option<Arc<Identity>>>,
     messages: Mutex<Vec<Message>>,
@@ -22,11 +24,12 @@ pub(crate) struct JobObserver {
 }
 
 impl JobObserver {
-    pub(crate) fn new(job: &Arc<Job>, sink: Arc<dyn EventSink>) -> JobObserver {
+    pub(crate) fn new(job: &Arc<Job>, place: Option<Arc<JobPlace>>, sink: Arc<dyn EventSink>) -> JobObserver {
         JobObserver {
             job: Arc::clone(job),
             prompt_id: job.prompt_id.as_str().into(),
             client_id: job.client_id.as_deref().map(Into::into),
+            place,
             sink,
             last: Mutex::default(),
             messages: Mutex::default(),
@@ -57,8 +60,8 @@ impl JobObserver {
     }
 
     pub(crate) fn tell(&self, event: JobEvent) {
-        let prompt_id = Arc::clone(&self.prompt_id);
-        self.sink.event(Event::Job { prompt_id, client_id: self.client_id.clone(), event });
+        let (prompt_id, client_id) = (Arc::clone(&self.prompt_id), self.client_id.clone());
+        self.sink.event(Event::Job { prompt_id, client_id, place: self.place.clone(), event });
     }
 }
 

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 
 use crate::job::{Job, JobStatus};
 use crate::message::{JobFailure, Message, Milestone, NodeIdentity};
+use crate::place::JobPlace;
 
 /// Levels of lists and objects that are kept of an input of a node that failed. Readers of JSON stop at 128.
 const INPUT_LEVELS: usize = 64;
@@ -22,6 +23,8 @@ pub struct Record {
     pub identities: IndexMap<NodeId, NodeIdentity>,
     /// Start, cached nodes and end, as they were told.
     pub messages: Vec<Message>,
+    /// Which worker ran it, where there are several, by its device.
+    pub worker: Option<String>,
 }
 
 /// How a job was lost that was running.
@@ -45,7 +48,7 @@ impl Loss {
 
 impl Record {
     /// The record of a run.
-    pub(crate) fn new(report: RunReport, messages: Vec<Message>) -> Record {
+    pub(crate) fn new(report: RunReport, messages: Vec<Message>, place: &JobPlace) -> Record {
         let identities = report.identities.iter();
         Record {
             status: match report.end {
@@ -56,6 +59,7 @@ impl Record {
             outputs: report.outputs,
             identities: identities.map(|(id, identity)| (Arc::clone(id), (&**identity).into())).collect(),
             messages,
+            worker: place.is_one_of_several().then(|| place.worker.to_string()),
         }
     }
 
@@ -84,6 +88,7 @@ impl Record {
             outputs: IndexMap::new(),
             identities: IndexMap::new(),
             messages: vec![Message { at_ms: now_ms, milestone: Milestone::Failed(Box::new(failure)) }],
+            worker: None,
         }
     }
 
@@ -215,6 +220,7 @@ mod tests {
             outputs: IndexMap::new(),
             identities: IndexMap::new(),
             messages: times.iter().map(|time| message(*time)).collect(),
+            worker: None,
         };
         assert_eq!(record(&[10, 11, 25]).duration_ms(), 15);
         assert_eq!(record(&[10]).duration_ms(), 0);

@@ -1,31 +1,35 @@
-//! What callers and the worker share: the store, the worker's turn, and who is told.
+//! What callers and the workers share: the store, the workers' turn, and who is told.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use graph::{Catalogue, Literal, Map};
+use meta::DeviceId;
 use residency::{FreeFlags, FreeRequest};
 use runtime::Runtime;
 
 use crate::event::{Event, EventSink, JobEvent};
 use crate::job::Job;
 use crate::observer::JobObserver;
-use crate::queue::{AcceptedJob, Refused, RunningJob, Submission, Turn, checked_id};
-use crate::store::{Abandoned, Claim, JobStore, WorkerName};
+use crate::place::{Chooser, JobPlace, NamedDevices};
+use crate::queue::{AcceptedJob, Refused, Submission, checked_id};
+use crate::store::{Abandoned, Choice, Claim, JobStore, WorkerName};
+use crate::turn::{RunningJob, Step, Turn};
 use crate::{SECRET_KEYS, now_ms};
 
 /// How long the worker waits after the store did not answer.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What callers and the worker share. The store is changed before anyone is told.
+/// What callers and the workers share. The store is changed before anyone is told.
 pub(crate) struct Shared {
     pub(crate) catalogue: Arc<Catalogue>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) store: Arc<dyn JobStore>,
-    /// The name under which the worker claims jobs, and for how long.
-    worker: WorkerName,
+    /// The names under which workers claim jobs, and for how long.
+    names: Vec<WorkerName>,
     lease: Duration,
+    crew: Crew,
     turn: Arc<Wakeable>,
     /// Held from a change of the queue until it is told, so that changes are told in their order. It is
     /// taken before the turn is locked, and the turn is not locked any more while others are told.
@@ -33,13 +37,20 @@ pub(crate) struct Shared {
     free: FreeFlags,
 }
 
-/// The worker's turn, and how those who wait for a change of it are woken.
-#[derive(Default)]
+/// The workers, and what they must know to share devices.
+pub(crate) struct Crew {
+    /// Where each computes.
+    pub(crate) devices: Vec<DeviceId>,
+    /// Which devices a prompt names.
+    pub(crate) named: Option<NamedDevices>,
+}
+
+/// The workers' turn, and how those who wait for a change of it are woken.
 struct Wakeable {
     turn: Mutex<Turn>,
-    /// Told when there may be something for the worker.
+    /// Told when there may be something for a worker.
     wake: Condvar,
-    /// Told when a job begins, and when the worker ends.
+    /// Told when a job begins, and when a worker ends.
     beat: Condvar,
 }
 
@@ -50,11 +61,11 @@ impl Wakeable {
 
     fn note_waiting(&self) {
         self.lock().note_waiting();
-        self.wake.notify_one();
+        self.wake.notify_all();
     }
 }
 
-/// What the worker does next.
+/// What a worker does next.
 pub(crate) enum Task {
     /// Free memory.
     Free(FreeRequest),
@@ -72,9 +83,10 @@ impl Shared {
         runtime: Arc<Runtime>,
         sink: Arc<dyn EventSink>,
         store: Arc<dyn JobStore>,
-        lease: Duration,
+        (crew, lease): (Crew, Duration),
     ) -> Shared {
-        let turn = Arc::<Wakeable>::default();
+        let turn = Mutex::new(Turn::new(crew.devices.len()));
+        let turn = Arc::new(Wakeable { turn, wake: Condvar::new(), beat: Condvar::new() });
         let waking = Arc::downgrade(&turn);
         store.watch(Box::new(move || {
             if let Some(turn) = waking.upgrade() {
@@ -83,11 +95,12 @@ impl Shared {
         }));
         // What the store has from before waits already.
         turn.note_waiting();
-        let (telling, free, worker) = (Mutex::default(), FreeFlags::default(), WorkerName::new());
-        Shared { catalogue, runtime, sink, store, worker, lease, turn, telling, free }
+        let (telling, free) = (Mutex::default(), FreeFlags::default());
+        let names = crew.devices.iter().map(|_| WorkerName::new()).collect();
+        Shared { catalogue, runtime, sink, store, names, lease, crew, turn, telling, free }
     }
 
-    /// The worker's turn, locked.
+    /// The workers' turn, locked.
     pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock()
     }
@@ -137,27 +150,39 @@ impl Shared {
     pub(crate) fn free(&self, request: FreeRequest) {
         self.free.request(request);
         self.turn().request_free();
-        self.turn.wake.notify_one();
+        self.turn.wake.notify_all();
     }
 
     pub(crate) fn stop(&self) {
         self.turn().stop();
-        self.turn.wake.notify_one();
+        self.turn.wake.notify_all();
     }
 
-    /// The worker has ended.
+    /// A worker has ended.
     pub(crate) fn note_over(&self) {
         self.turn().note_over();
         self.turn.beat.notify_all();
     }
 
-    /// Waits for the worker's next task; at `idle_at`, being idle is one.
-    pub(crate) fn next_task(&self, idle_at: Option<Instant>) -> Task {
+    /// All workers have ended, however they did.
+    pub(crate) fn note_all_over(&self) {
+        self.turn().note_all_over();
+        self.turn.beat.notify_all();
+    }
+
+    /// Memory was freed.
+    pub(crate) fn note_freed(&self) {
+        self.turn().note_freed();
+        self.turn.wake.notify_all();
+    }
+
+    /// Waits for a worker's next task; at `idle_at`, being idle is one.
+    pub(crate) fn next_task(&self, worker: usize, idle_at: Option<Instant>) -> Task {
         loop {
-            if !self.wait_for_task(idle_at) {
+            if !self.wait_for_task(worker, idle_at) {
                 return Task::Idle;
             }
-            if let Some(task) = self.take_task() {
+            if let Some(task) = self.take_task(worker) {
                 return task;
             }
         }
@@ -165,10 +190,10 @@ impl Shared {
 
     /// Whether there is a task before `idle_at`. Nobody tells that the lease of another worker ran out, so the store is
     /// asked as often as that can happen.
-    fn wait_for_task(&self, idle_at: Option<Instant>) -> bool {
+    fn wait_for_task(&self, worker: usize, idle_at: Option<Instant>) -> bool {
         let look_at = Instant::now() + self.lease;
         let mut turn = self.turn();
-        while !turn.has_task() {
+        while turn.next(worker).is_none() {
             let now = Instant::now();
             if idle_at.is_some_and(|idle_at| idle_at <= now) {
                 return false;
@@ -184,23 +209,36 @@ impl Shared {
         true
     }
 
-    /// What is to be done first, if it was not taken away meanwhile: memory is freed between two jobs.
-    fn take_task(&self) -> Option<Task> {
-        if self.turn().is_stopping() {
-            return Some(Task::Stop);
+    /// What is to be done first, if nobody else took it meanwhile: memory is freed between jobs.
+    fn take_task(&self, worker: usize) -> Option<Task> {
+        let step = self.turn().take(worker)?;
+        match step {
+            Step::Stop => Some(Task::Stop),
+            Step::Free => {
+                let request = self.free.take();
+                if request.is_none() {
+                    self.note_freed();
+                }
+                request.map(Task::Free)
+            }
+            Step::Look => {
+                let found = self.look(worker);
+                self.turn().looked();
+                // Who waits to free memory may do so now.
+                self.turn.wake.notify_all();
+                found.map(Task::Run)
+            }
         }
-        if self.turn().take_free_request() {
-            return self.free.take().map(Task::Free);
-        }
-        if !self.turn().take_waiting() {
-            return None;
-        }
+    }
+
+    /// Looks for a job for a worker, which then runs.
+    fn look(&self, worker: usize) -> Option<RunningJob> {
         match self.store.redeliver() {
             Ok(abandoned) => abandoned.iter().for_each(|abandoned| self.tell_abandoned(abandoned)),
             Err(error) => tracing::error!("jobs of lost workers stay with them: {error}"),
         }
-        match self.try_change_queue(|| self.claim()) {
-            Ok(running) => running.map(Task::Run),
+        match self.try_change_queue(|| self.claim(worker)) {
+            Ok(running) => running,
             Err(error) => {
                 tracing::error!("no job can be taken now, so the queue waits: {error}");
                 std::thread::sleep(STORE_PATIENCE);
@@ -210,12 +248,25 @@ impl Shared {
         }
     }
 
-    /// Takes the first job, which runs from now on.
-    fn claim(&self) -> Result<Option<RunningJob>, crate::Error> {
-        let Some(claim) = self.store.claim(&self.worker, self.lease)? else { return Ok(None) };
-        let observer = Arc::new(JobObserver::new(&claim.job, Arc::clone(&self.sink)));
+    /// Takes the first job that the worker may run, which runs from now on. Claims are made one after the other, so that
+    /// what is free now is free until the job has it.
+    fn claim(&self, worker: usize) -> Result<Option<RunningJob>, crate::Error> {
+        let (own, name) = (self.crew.devices[worker], &self.names[worker]);
+        let mut chooser = Chooser {
+            own,
+            workers: &self.crew.devices,
+            named: self.crew.named.as_ref(),
+            taken: self.turn().taken(),
+            chosen: Default::default(),
+        };
+        let is_alone = self.crew.devices.len() == 1;
+        let mut choose = |job: &Job| if is_alone { Choice::Take } else { chooser.look(job) };
+        let Some(claim) = self.store.claim_chosen(name, self.lease, &mut choose)? else { return Ok(None) };
+        let devices = (!is_alone).then_some(chooser.chosen);
+        let place = Arc::new(JobPlace { worker: own, devices });
+        let observer = JobObserver::new(&claim.job, Some(Arc::clone(&place)), Arc::clone(&self.sink));
         let mut turn = self.turn();
-        let running = turn.begin(&claim, observer);
+        let running = turn.begin(&claim, Arc::new(observer), place);
         // More may wait behind it.
         turn.note_waiting();
         drop(turn);
@@ -234,27 +285,38 @@ impl Shared {
         }
     }
 
-    /// The running job is over.
-    pub(crate) fn end_running(&self) {
-        self.turn().end();
+    /// A job is over.
+    pub(crate) fn end_running(&self, claim: &Claim) {
+        self.let_go(claim);
         self.change_queue(|| Some(()));
     }
 
-    /// Renews the claim of the job that runs, for as long as the worker lives.
+    /// A job runs no more, and others may have its devices.
+    pub(crate) fn let_go(&self, claim: &Claim) {
+        self.turn().end(claim);
+        self.turn.wake.notify_all();
+    }
+
+    /// Renews the claims of the jobs that run, for as long as a worker lives.
     pub(crate) fn keep_claims(&self) {
+        let pause = self.lease / 3;
+        let mut due_at = Instant::now() + pause;
         let mut turn = self.turn();
         while !turn.is_over() {
-            if turn.claim().is_none() {
+            if turn.is_idle() {
                 turn = self.turn.beat.wait(turn).unwrap_or_else(PoisonError::into_inner);
+                due_at = Instant::now() + pause;
                 continue;
             }
-            let (after, waited) =
-                self.turn.beat.wait_timeout(turn, self.lease / 3).unwrap_or_else(PoisonError::into_inner);
-            let due = after.claim().filter(|_| waited.timed_out()).cloned();
-            drop(after);
-            if let Some(claim) = due {
-                self.renew(&claim);
+            let left = due_at.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                turn = self.turn.beat.wait_timeout(turn, left).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
             }
+            let claims = turn.claims();
+            drop(turn);
+            claims.iter().for_each(|claim| self.renew(claim));
+            due_at = Instant::now() + pause;
             turn = self.turn();
         }
     }
@@ -269,7 +331,7 @@ impl Shared {
 
     /// Tells of a job that was lost too often that it ended.
     fn tell_abandoned(&self, Abandoned { job, record }: &Abandoned) {
-        let observer = JobObserver::new(job, Arc::clone(&self.sink));
+        let observer = JobObserver::new(job, None, Arc::clone(&self.sink));
         for message in &record.messages {
             observer.tell(JobEvent::Message(message.clone()));
         }

@@ -25,7 +25,7 @@ use crate::job::{HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus};
 use crate::now_ms;
 use crate::queue::QueueView;
 use crate::record::{Loss, Record};
-use crate::store::{Abandoned, Claim, JobStore, Wake, WorkerName};
+use crate::store::{Abandoned, Choice, Claim, JobStore, Wake, WorkerName};
 use jobs::Recovered;
 use unfinished::{Queued, Unfinished};
 
@@ -34,7 +34,11 @@ const APPLICATION_ID: i64 = 0x4741_4e54;
 
 /// The steps from an empty file to the present schema; `user_version` says how many were taken. Steps are
 /// added at the end and never changed.
-const SCHEMA_STEPS: &[&str] = &[include_str!("sqlite/schema_1.sql"), include_str!("sqlite/schema_2.sql")];
+const SCHEMA_STEPS: &[&str] = &[
+    include_str!("sqlite/schema_1.sql"),
+    include_str!("sqlite/schema_2.sql"),
+    include_str!("sqlite/schema_3.sql"),
+];
 
 /// Pages of the log at which even a busy process copies it into the file: 64 MiB.
 const LONGEST_LOG_PAGES: i64 = 16_384;
@@ -194,8 +198,13 @@ impl JobStore for SqliteStore {
         Ok(())
     }
 
-    fn claim(&self, worker: &WorkerName, lease: Duration) -> Result<Option<Claim>, Error> {
-        let Some(claim) = self.unfinished().claim(worker, lease) else { return Ok(None) };
+    fn claim_chosen(
+        &self,
+        worker: &WorkerName,
+        lease: Duration,
+        choose: &mut dyn FnMut(&Job) -> Choice,
+    ) -> Result<Option<Claim>, Error> {
+        let Some(claim) = self.unfinished().claim(worker, lease, choose) else { return Ok(None) };
         if let Err(error) = self.note_claim(&claim, lease) {
             let mut unfinished = self.unfinished();
             if let Some(queued) = unfinished.end(&claim) {

@@ -36,7 +36,21 @@ pub trait JobStore: Send + Sync {
     ///
     /// # Errors
     /// The claim cannot be kept; then the job still waits.
-    fn claim(&self, worker: &WorkerName, lease: Duration) -> Result<Option<Claim>, Error>;
+    fn claim(&self, worker: &WorkerName, lease: Duration) -> Result<Option<Claim>, Error> {
+        self.claim_chosen(worker, lease, &mut |_| Choice::Take)
+    }
+
+    /// The same for the first job that `choose` takes: it is asked for one after the other, in the order in which they
+    /// run, until it takes one or stops. It must be quick, and must not ask the store.
+    ///
+    /// # Errors
+    /// The claim cannot be kept; then the job still waits.
+    fn claim_chosen(
+        &self,
+        worker: &WorkerName,
+        lease: Duration,
+        choose: &mut dyn FnMut(&Job) -> Choice,
+    ) -> Result<Option<Claim>, Error>;
 
     /// Renews a claim from now on; whether it is still the worker's.
     ///
@@ -111,6 +125,17 @@ pub trait JobStore: Send + Sync {
 
     /// Does what can wait until nothing else is to be done.
     fn settle(&self) {}
+}
+
+/// What a worker says of a job that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It takes this one.
+    Take,
+    /// Not this one, perhaps a later one.
+    Leave,
+    /// Neither this one nor a later one.
+    Stop,
 }
 
 /// Told when there may be something to claim.

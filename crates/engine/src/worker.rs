@@ -1,10 +1,10 @@
-//! The worker: one thread that owns the executor, runs jobs one after the other, and frees memory between them.
+//! A worker: one thread with an executor, which runs jobs one after the other, and frees memory between those of all.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use graph::{CacheMode, Executor, Identity, Map, NodeFailure, Observer, RunEnd, RunReport, RunRequest};
+use graph::{Executor, Identity, Map, NodeFailure, Observer, RunEnd, RunReport, RunRequest};
 use indexmap::IndexMap;
 use residency::{FreeReport, FreeRequest, HostPressure, Retention};
 use runtime::ModelStats;
@@ -12,39 +12,49 @@ use runtime::ModelStats;
 use crate::HostMemory;
 use crate::event::{Event, JobEvent};
 use crate::message::Milestone;
-use crate::queue::RunningJob;
+use crate::place::JobPlace;
 use crate::record::{self, Record};
 use crate::shared::{Shared, Task};
 use crate::store::Claim;
+use crate::turn::RunningJob;
 
 /// Time between two looks at the host's memory while nothing runs.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    /// Its number among the workers.
+    number: usize,
+    /// What its nodes call it; none if it has all devices.
+    name: Option<Arc<str>>,
     executor: Executor,
-    cache: CacheMode,
+    /// One of the workers looks after the host's memory.
     host_memory: Option<HostMemory>,
     pressure: HostPressure,
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, cache: CacheMode, host_memory: Option<HostMemory>) -> Worker {
-        let executor = Executor::new(Arc::clone(&shared.catalogue), cache);
-        Worker { shared, executor, cache, host_memory, pressure: HostPressure::default() }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        (number, name): (usize, Option<Arc<str>>),
+        executor: Executor,
+        host_memory: Option<HostMemory>,
+    ) -> Worker {
+        Worker { shared, number, name, executor, host_memory, pressure: HostPressure::default() }
     }
 
     /// Works until the engine ends.
     pub(crate) fn run(mut self) {
         let mut idle_at = None;
         loop {
-            match self.shared.next_task(idle_at) {
+            match self.shared.next_task(self.number, idle_at) {
                 Task::Run(job) => {
                     self.run_job(&job);
                     idle_at = Some(Instant::now());
                 }
                 Task::Free(request) => {
                     self.free(request);
+                    self.shared.note_freed();
                     idle_at = Some(Instant::now());
                 }
                 Task::Idle => {
@@ -65,26 +75,28 @@ impl Worker {
         let mut report = self.execute(running);
         observer.end();
         record::hide_secrets(&mut report, &job.secrets);
-        if self.shared.turn().is_lost() {
+        if self.shared.turn().is_lost(claim) {
             return self.give_up(claim);
         }
-        if matches!(report.end, RunEnd::Interrupted { .. }) && self.shared.turn().is_put_back() {
+        if matches!(report.end, RunEnd::Interrupted { .. }) && self.shared.turn().is_put_back(claim) {
             self.shared.release(claim);
-            self.shared.turn().end();
+            self.shared.let_go(claim);
             return;
         }
         if let RunEnd::Failed(failure) = &report.end {
             tracing::error!("job {}, node {}: {}", job.prompt_id, failure.identity.node, failure.message);
             if failure.is_out_of_memory {
-                self.unload_models();
+                self.make_room(running);
                 self.make_room_on_host();
             }
         }
         let seconds = started.elapsed().as_secs_f64();
         match &report.end {
             RunEnd::Succeeded => {
-                let steps = steps_since(&self.shared.runtime.stats(), started);
-                tracing::info!("prompt {} executed in {seconds:.2} s{steps}", job.prompt_id);
+                let steps = steps_since(&self.shared.runtime.stats(), started, &running.place);
+                let on = running.place.is_one_of_several().then(|| format!(" on {}", running.place.worker));
+                let on = on.unwrap_or_default();
+                tracing::info!("prompt {} executed{on} in {seconds:.2} s{steps}", job.prompt_id);
             }
             RunEnd::Interrupted { .. } => {
                 tracing::info!("prompt {} was interrupted after {seconds:.2} s", job.prompt_id);
@@ -92,7 +104,7 @@ impl Worker {
             RunEnd::Failed(_) => {}
         }
         let message = observer.keep(record::end(job, &report.end));
-        let record = Record::new(report, observer.messages());
+        let record = Record::new(report, observer.messages(), &running.place);
         match self.shared.store.finish(claim, &record) {
             Ok(true) => {}
             Ok(false) => return self.give_up(claim),
@@ -103,7 +115,7 @@ impl Worker {
             }
         }
         observer.tell(JobEvent::Message(message));
-        self.shared.end_running();
+        self.shared.end_running(claim);
         let last = observer.last_node().map(|identity| Arc::clone(&identity.node));
         observer.tell(JobEvent::Ended { last });
     }
@@ -111,7 +123,7 @@ impl Worker {
     /// Another worker has the job now, and tells how it ends.
     fn give_up(&self, claim: &Claim) {
         tracing::warn!("job {} went to another worker: what was made here is dropped", claim.job.prompt_id);
-        self.shared.end_running();
+        self.shared.end_running(claim);
     }
 
     /// Runs a job to its end. A node that panics fails its job, and not the worker.
@@ -124,13 +136,14 @@ impl Worker {
             extra: job.extra_data.clone(),
             secrets: job.secrets.clone(),
             cancel: Arc::clone(&running.cancel),
+            worker: self.name.clone(),
             observer: Arc::clone(&running.observer) as Arc<dyn Observer>,
         };
         match catch_unwind(AssertUnwindSafe(|| self.executor.run(request))) {
             Ok(report) => report,
             Err(panic) => {
                 // What the executor holds may be half done.
-                self.executor = Executor::new(Arc::clone(&self.shared.catalogue), self.cache);
+                self.executor.restart();
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
                 let last = running.observer.last_node();
@@ -158,6 +171,21 @@ impl Worker {
         };
         if let Some(text) = notice {
             self.shared.sink.event(Event::Notice(text));
+        }
+    }
+
+    /// After a device ran out of memory: models leave, all of them if nobody else works, and else the devices that the
+    /// job had for itself.
+    fn make_room(&mut self, running: &RunningJob) {
+        if !self.shared.turn().has_others(&running.claim) {
+            return self.unload_models();
+        }
+        let residency = &self.shared.runtime.residency;
+        for device in running.place.devices.iter().flatten() {
+            residency.evict_from(*device, None);
+        }
+        if let Err(error) = residency.devices().trim() {
+            tracing::error!("caches of devices could not be emptied: {error}");
         }
     }
 
@@ -194,6 +222,9 @@ impl Worker {
     /// Forgets cached outputs when the host's memory is nearly full.
     fn look_after_memory(&mut self) {
         let Some(read) = &mut self.host_memory else { return };
+        if !self.shared.turn().is_idle() {
+            return;
+        }
         let used = read();
         if self.pressure.update(used, true) {
             tracing::warn!(
@@ -211,8 +242,9 @@ impl Worker {
 }
 
 /// What the models' steps took since then, beside what they were predicted to take.
-fn steps_since(stats: &[ModelStats], then: Instant) -> String {
+fn steps_since(stats: &[ModelStats], then: Instant, place: &JobPlace) -> String {
     let ran = stats.iter().filter(|model| model.began >= then && model.evaluations > 0);
+    let ran = ran.filter(|model| place.may_use(model.compute));
     ran.map(|model| {
         let ModelStats { name, evaluations, measured_s, predicted_s, .. } = model;
         format!("; {name}: {evaluations} steps of {measured_s:.3} s (predicted {predicted_s:.3})")

@@ -47,6 +47,8 @@ pub trait WorkerHandle: Send + Sync {
 pub struct WorkerReport {
     /// Where models compute unless a node says otherwise.
     pub compute: DeviceId,
+    /// The devices of the workers that share all this; one that is alone has all devices.
+    pub workers: Vec<DeviceId>,
     /// Its devices.
     pub devices: Vec<DeviceReport>,
     /// Its loaded models, by id.
@@ -60,8 +62,8 @@ pub struct WorkerReport {
 /// What a worker's models did until now.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
-    /// What streaming did, by model, since its copies were made.
-    pub streams: Vec<(ModelId, StreamStats)>,
+    /// What streaming did, by model and where that computes, since its copies were made.
+    pub streams: Vec<(ModelId, DeviceId, StreamStats)>,
     /// What evaluations took.
     pub runs: Vec<ModelStats>,
 }
@@ -222,6 +224,10 @@ impl WorkerHandle for LocalWorker {
         let runtime = &self.runtime;
         WorkerReport {
             compute: runtime.compute,
+            workers: match runtime.settings.workers.as_slice() {
+                [] => vec![runtime.compute],
+                workers => workers.to_vec(),
+            },
             devices: runtime.devices.iter().map(DeviceReport::of).collect(),
             models: runtime.residency.models(),
             runs: runtime.stats(),
@@ -294,8 +300,8 @@ impl WorkerHandle for LocalWorker {
     }
 }
 
-fn streams(models: &[ModelReport]) -> Vec<(ModelId, StreamStats)> {
-    models.iter().map(|model| (model.id, model.stats)).collect()
+fn streams(models: &[ModelReport]) -> Vec<(ModelId, DeviceId, StreamStats)> {
+    models.iter().map(|model| (model.id, model.plan.compute, model.stats)).collect()
 }
 
 /// `1024x768`: width and height in pixels.

@@ -53,7 +53,7 @@ impl Bars {
     }
 }
 
-/// The bar of the node that runs.
+/// The bar of the node that runs, one for each job.
 #[derive(Debug)]
 pub(crate) struct NodeBar {
     bars: Bars,
@@ -61,8 +61,8 @@ pub(crate) struct NodeBar {
     titles: HashMap<NodeId, String>,
     /// What classes are called where nobody did.
     names: HashMap<String, String>,
-    /// The bar, and of which node it is.
-    open: Mutex<Option<(NodeId, ProgressBar)>>,
+    /// By job the bar, and of which node it is.
+    open: Mutex<HashMap<String, (NodeId, ProgressBar)>>,
 }
 
 impl NodeBar {
@@ -80,17 +80,25 @@ impl NodeBar {
         NodeBar { bars, titles, names, open: Mutex::default() }
     }
 
-    /// A node is so far.
+    /// A node is so far, of the only job that there is.
     pub(crate) fn at(&self, identity: &graph::Identity, value: f64, max: f64) {
+        self.at_of("", identity, value, max);
+    }
+
+    /// A node of a job is so far.
+    fn at_of(&self, job: &str, identity: &graph::Identity, value: f64, max: f64) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let length = max.max(0.0) as u64;
-        if !open.as_ref().is_some_and(|(node, bar)| *node == identity.node && bar.length() == Some(length)) {
-            if let Some((_, bar)) = open.take() {
+        let is_shown =
+            |(node, bar): &(NodeId, ProgressBar)| *node == identity.node && bar.length() == Some(length);
+        if !open.get(job).is_some_and(is_shown) {
+            if let Some((_, bar)) = open.remove(job) {
                 bar.finish_and_clear();
             }
-            *open = Some((identity.node.clone(), self.bars.steps(self.title(identity), length)));
+            let bar = self.bars.steps(self.title(identity), length);
+            open.insert(job.to_owned(), (identity.node.clone(), bar));
         }
-        if let Some((_, bar)) = &*open {
+        if let Some((_, bar)) = open.get(job) {
             bar.set_position(value.max(0.0) as u64);
         }
     }
@@ -101,9 +109,13 @@ impl NodeBar {
         named.unwrap_or(&identity.class)
     }
 
-    /// Takes the bar away.
+    /// Takes the bar of the only job away.
     pub(crate) fn end(&self) {
-        if let Some((_, bar)) = self.open.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        self.end_of("");
+    }
+
+    fn end_of(&self, job: &str) {
+        if let Some((_, bar)) = self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(job) {
             bar.finish_and_clear();
         }
     }
@@ -117,10 +129,12 @@ impl NodeBar {
 /// What a server's terminal shows of its jobs.
 impl EventSink for NodeBar {
     fn event(&self, event: Event) {
-        let Event::Job { event, .. } = event else { return };
+        let Event::Job { prompt_id, event, .. } = event else { return };
         match event {
-            JobEvent::Progress(progress) => self.at(&progress.identity, progress.value, progress.max),
-            JobEvent::Finished(_) | JobEvent::Ended { .. } => self.end(),
+            JobEvent::Progress(progress) => {
+                self.at_of(&prompt_id, &progress.identity, progress.value, progress.max);
+            }
+            JobEvent::Finished(_) | JobEvent::Ended { .. } => self.end_of(&prompt_id),
             _ => {}
         }
     }

@@ -22,7 +22,9 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use pull::PullArgs;
 pub(crate) use running::{ConfigArgs, FreeArgs, ListArgs, PeerArgs, PsArgs, StopArgs};
 pub(crate) use selftest::{How, SelftestArgs};
-pub(crate) use serving::{CacheArgs, CheckArgs, FolderArgs, PreviewName, RunArgs, ServeArgs, Verbosity};
+pub(crate) use serving::{
+    CacheArgs, CheckArgs, FolderArgs, PreviewName, RunArgs, ServeArgs, Verbosity, WorkerDevices,
+};
 
 /// The version, with the commit that it was built from where that is known.
 pub(crate) const VERSION: &str = env!("GANTRY_VERSION");

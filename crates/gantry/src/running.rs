@@ -80,6 +80,7 @@ pub(crate) fn run(catalogue: &Arc<Catalogue>, job: Job) -> Result<RunReport> {
         extra: extra_pnginfo.map(|info| graph::map([("extra_pnginfo", info)])).unwrap_or_default(),
         secrets: Map::new(),
         cancel,
+        worker: None,
         observer: Arc::clone(&progress) as Arc<dyn Observer>,
     };
     let report = Executor::new(Arc::clone(catalogue), CacheMode::Classic).run(request);

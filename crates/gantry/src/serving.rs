@@ -13,7 +13,7 @@ use runtime::Runtime;
 use runtime::folders::{Folders, Layout};
 use runtime::{PreviewMethod, Settings};
 
-use crate::cli::{FolderArgs, PreviewName};
+use crate::cli::{FolderArgs, PreviewName, WorkerDevices};
 use crate::machine::Machine;
 use crate::{demo_model, environment};
 
@@ -81,6 +81,28 @@ pub(crate) fn open_runtime(
     Ok(runtime)
 }
 
+/// The devices of workers that run jobs at the same time; none where there is one, which has all devices, and where that
+/// computes, if it is said.
+pub(crate) fn workers(
+    machine: &Machine,
+    said: Option<&WorkerDevices>,
+    compute: Option<DeviceId>,
+) -> Result<(Vec<DeviceId>, Option<DeviceId>)> {
+    let devices = match said {
+        None => return Ok((Vec::new(), compute)),
+        Some(WorkerDevices::Auto) => {
+            let ids = machine.registry().iter().map(Device::id);
+            ids.filter(|id| id.kind != DeviceKind::Cpu).collect()
+        }
+        Some(WorkerDevices::These(devices)) => devices.clone(),
+    };
+    for device in &devices {
+        machine.registry().get(*device).with_context(|| format!("--workers {device}"))?;
+    }
+    let first = devices.first().copied();
+    Ok((if devices.len() > 1 { devices } else { Vec::new() }, first))
+}
+
 /// The first device that is not the CPU, or the CPU.
 pub(crate) fn first_accelerator(machine: &Machine) -> DeviceId {
     let ids = machine.registry().iter().map(Device::id);
@@ -115,5 +137,20 @@ pub(crate) fn empty(folder: &Path) -> Result<()> {
             Err(error).with_context(|| format!("emptying {}", folder.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_worker_is_as_none_and_auto_is_every_accelerator() {
+        let machine = Machine::for_tests();
+        let (both, one) = (vec![DeviceId::sim(0), DeviceId::sim(1)], Some(DeviceId::sim(0)));
+        let workers = |said: &str| workers(&machine, Some(&said.parse().unwrap()), None);
+        assert_eq!(workers("auto").unwrap(), (both, one));
+        assert_eq!(workers("sim:1").unwrap(), (Vec::new(), Some(DeviceId::sim(1))));
+        assert!(format!("{:#}", workers("sim:0,cuda:7").unwrap_err()).contains("--workers cuda:7"));
     }
 }

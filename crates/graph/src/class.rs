@@ -118,6 +118,8 @@ pub struct JobContext {
     pub secrets: Map,
     /// Set when the job is to end.
     pub cancel: Arc<AtomicBool>,
+    /// Who runs it, in the words that its nodes understand; none where there is one only.
+    pub worker: Option<Arc<str>>,
     /// Set when the run is over, so that nodes which still run on threads of their own stop.
     pub ended: AtomicBool,
     /// Who is told of progress.
@@ -136,6 +138,7 @@ impl JobContext {
             extra: Map::new(),
             secrets: Map::new(),
             cancel: Arc::default(),
+            worker: None,
             ended: AtomicBool::new(false),
             observer: Arc::new(|_: RunEvent| {}),
             graph: Arc::new(NoGraph),

@@ -19,8 +19,7 @@ use crate::event::{Observer, RunReport};
 use crate::literal::Map;
 use crate::prompt::Prompt;
 use crate::value::NodeId;
-use cache::Cache;
-use key::KeyMaker;
+use cache::Place;
 use live::Classes;
 use run::{Lasting, Run};
 use runner::Runner;
@@ -51,6 +50,8 @@ pub struct RunRequest {
     pub secrets: Map,
     /// Set when the job is to end.
     pub cancel: Arc<AtomicBool>,
+    /// Who runs it, in the words that its nodes understand; none where there is one only.
+    pub worker: Option<Arc<str>>,
     /// Who is told.
     pub observer: Arc<dyn Observer>,
 }
@@ -58,8 +59,7 @@ pub struct RunRequest {
 /// Runs prompts, one after the other, and keeps outputs between them.
 pub struct Executor {
     catalogue: Arc<Catalogue>,
-    cache: Cache,
-    key_maker: KeyMaker,
+    cache: Place,
     runner: Runner,
 }
 
@@ -67,25 +67,34 @@ impl Executor {
     /// An executor with nothing cached.
     #[must_use]
     pub fn new(catalogue: Arc<Catalogue>, mode: CacheMode) -> Executor {
-        Executor {
-            catalogue,
-            cache: Cache::new(mode),
-            key_maker: KeyMaker::default(),
-            runner: Runner::default(),
-        }
+        Executor { catalogue, cache: Place::new(mode), runner: Runner::default() }
+    }
+
+    /// Another executor that runs prompts at the same time. What either keeps, both have, and what a prompt that runs has
+    /// stays.
+    #[must_use]
+    pub fn beside(&self) -> Executor {
+        let catalogue = Arc::clone(&self.catalogue);
+        Executor { catalogue, cache: self.cache.beside(), runner: Runner::default() }
     }
 
     /// Runs a prompt to its end.
     pub fn run(&mut self, mut request: RunRequest) -> RunReport {
         let outputs = std::mem::take(&mut request.outputs);
         let classes = Classes::new(Arc::clone(&self.catalogue));
-        let lasting =
-            Lasting { cache: &mut self.cache, key_maker: &mut self.key_maker, runner: &mut self.runner };
+        let lasting = Lasting { cache: &self.cache, runner: &mut self.runner };
         Run::new(request, classes, lasting).finish(&outputs)
     }
 
-    /// Forgets all outputs.
+    /// Forgets all outputs, those of executors beside it, too.
     pub fn reset(&mut self) {
         self.cache.clear();
+    }
+
+    /// Begins anew after a run that did not come to its end: with another thread, and with nothing kept.
+    pub fn restart(&mut self) {
+        self.cache.end();
+        self.cache.clear();
+        self.runner = Runner::default();
     }
 }

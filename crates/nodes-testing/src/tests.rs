@@ -143,6 +143,7 @@ impl Bench {
             extra: Map::new(),
             secrets: Map::new(),
             cancel: Arc::default(),
+            worker: None,
             observer: Arc::new(move |event: RunEvent| heard.lock().unwrap().push(event)),
         });
         let mut ran = Ran {

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use graph::{Call, Catalogue, Failure, Input, Object, Outcome};
 use models::vision::clip_vision::{ClipVision, Features as Seen};
-use residency::Cancel;
 use tensor::Tensor;
 
 use crate::class::class;
@@ -17,7 +16,7 @@ use crate::value::{ClipVisionOutput, Features, Image};
 use crate::wanted::still_wanted;
 use crate::{Error, Result, Runtime};
 use runtime::host::Room;
-use runtime::{Network, Source, Wanted, Work};
+use runtime::{Caller, Network, Source, Wanted, Work};
 
 pub(crate) use style::StyleModelHandle;
 
@@ -35,7 +34,7 @@ pub(crate) struct TowerHandle {
 
 impl TowerHandle {
     fn tower(&self) -> Result<&ClipVision> {
-        let tower = match &self.source.network {
+        let tower = match &*self.source.network {
             Network::Vision(vision) => vision.as_any().downcast_ref::<ClipVision>(),
             _ => None,
         };
@@ -87,10 +86,10 @@ pub(crate) fn see(
     if image.batch == 0 {
         return Err(Failure::value("there is no picture in the batch; check the node that made it"));
     }
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+    let caller = Caller::of(&call.job);
     let wanted = Wanted { source: &handle.source, beside: &[], loras: &[], work: &Work::Look };
     let side = tower.config().side;
-    let seen = runtime.with_session(wanted, &cancel, |opened| {
+    let seen = runtime.with_session(wanted, &caller, |opened| {
         let started = Instant::now();
         let mut all = Collected::new(runtime, image.batch);
         for index in 0..image.batch {

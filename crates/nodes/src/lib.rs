@@ -20,6 +20,7 @@ mod lora;
 mod mask;
 mod merging;
 mod model_patches;
+mod named_devices;
 mod packs;
 mod primitive;
 mod sampling_nodes;
@@ -37,6 +38,7 @@ use graph::Catalogue;
 
 use runtime::Runtime;
 
+pub use named_devices::named_devices;
 pub(crate) use runtime::{Error, Result};
 
 /// Every class that users see.

@@ -7,12 +7,11 @@ use std::time::Instant;
 use graph::{Call, Catalogue, Failure, Input, Object, Outcome};
 use models::upscale::{Pixels, USUAL_TILES, Upscaler, enlarge};
 use models::vae::Tiling;
-use residency::Cancel;
 
 use crate::class::class;
 use crate::value::Image;
 use crate::{Error, Result, Runtime};
-use runtime::{Network, Source, Wanted, Work};
+use runtime::{Caller, Network, Source, Wanted, Work};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -27,7 +26,7 @@ pub(crate) struct UpscaleModel {
 
 impl UpscaleModel {
     fn upscaler(&self) -> Result<&dyn Upscaler> {
-        match &self.source.network {
+        match &*self.source.network {
             Network::Upscale(upscaler) => Ok(&**upscaler),
             _ => Err(Error::Told(format!("{} is no upscaler", self.source.name()))),
         }
@@ -104,13 +103,13 @@ fn one(
     let pixels = Pixels { height, width, values: image.frame(index) };
     let work = Work::upscale(height, width);
     let wanted = Wanted { source: &model.source, beside: &[], loras: &[], work: &work };
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+    let caller = Caller::of(&call.job);
     let mut told = |done: usize, total: usize| {
         let (value, max) = (index * total + done, image.batch * total);
         let told = call.progress(value as f64, max as f64, None);
         told.map_err(|_| models::Error::Device(device::Error::Cancelled))
     };
-    let large = runtime.with_session(wanted, &cancel, |opened| {
+    let large = runtime.with_session(wanted, &caller, |opened| {
         let started = Instant::now();
         let tile = opened.work.tile().unwrap_or(USUAL_TILES.tile);
         let tiling = Tiling { tile, ..USUAL_TILES };

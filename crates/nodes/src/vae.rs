@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use graph::{Call, Catalogue, Failure, Input, Outcome, Schema};
 use models::vae::{Autoencoder, CodedSize, FrameTiles, Pictures, Tiling};
-use residency::{Cancel, Session};
+use residency::Session;
 use sampling::{Latent, LatentShape};
 
 use crate::class::class;
@@ -14,7 +14,7 @@ use crate::value::{Image, LatentImage, Mask};
 use crate::wanted::still_wanted;
 use crate::{Error, Result, Runtime};
 use runtime::host::Samples;
-use runtime::{Network, Vae, Wanted, Work};
+use runtime::{Caller, Network, Vae, Wanted, Work};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -59,8 +59,8 @@ fn with_vae<T>(
 ) -> Result<T> {
     let autoencoder = autoencoder_of(vae)?;
     let wanted = Wanted { source: &vae.source, beside: &[], loras: &[], work: &job.work };
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    let done = runtime.with_session(wanted, &cancel, |opened| {
+    let caller = Caller::of(&call.job);
+    let done = runtime.with_session(wanted, &caller, |opened| {
         let started = Instant::now();
         // Where the user's tiles have no room either, smaller ones are planned.
         let smaller = opened.work.tile().filter(|_| opened.work != job.work);
@@ -149,7 +149,7 @@ pub(crate) fn latent_channels(vae: &Vae) -> Result<usize> {
 }
 
 fn autoencoder_of(vae: &Vae) -> Result<&dyn Autoencoder> {
-    match &vae.source.network {
+    match &*vae.source.network {
         Network::Autoencoder(autoencoder) => Ok(&**autoencoder),
         _ => Err(Error::Told(format!("{} is no autoencoder", vae.source.name()))),
     }

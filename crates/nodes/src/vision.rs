@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use graph::{Call, Catalogue, Failure, Input, Literal, Object, Outcome, Value};
 use models::vision::florence2::{Answer, Captioner, Generation, Labelled, Task};
-use residency::{Cancel, Session};
+use residency::Session;
 use tensor::Tensor;
 
 use crate::class::class;
@@ -18,7 +18,7 @@ use crate::value::{Image, Mask};
 use crate::{Result, Runtime};
 use drawing::Canvas;
 use runtime::host::Host;
-use runtime::{Network, Source, Wanted, Work};
+use runtime::{Caller, Network, Source, Wanted, Work};
 
 /// The pack that Florence-2's classes come from.
 pub(crate) const PACK: &str = "custom_nodes.comfyui-florence2";
@@ -136,7 +136,7 @@ fn run(runtime: &Runtime, call: &Call) -> Result<Outcome, Failure> {
     let handle = call.object::<Florence2Handle>("florence2_model")?;
     let asked = Asked::of(call)?;
     let source = &handle.source;
-    let captioner = match &source.network {
+    let captioner = match &*source.network {
         Network::Vision(vision) => vision.as_any().downcast_ref::<Captioner>(),
         _ => None,
     };
@@ -146,12 +146,12 @@ fn run(runtime: &Runtime, call: &Call) -> Result<Outcome, Failure> {
     if image.batch == 0 {
         return Err(Failure::value("there is no picture in the batch; check the node that made it"));
     }
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+    let caller = Caller::of(&call.job);
     let wanted = Wanted { source, beside: &[], loras: &[], work: &Work::Look };
     let mut answers = Vec::with_capacity(image.batch);
     for index in 0..image.batch {
         let picture = image.frames([index])?.with_channels(3)?;
-        let written = runtime.with_session(wanted, &cancel, |opened| {
+        let written = runtime.with_session(wanted, &caller, |opened| {
             let started = Instant::now();
             let written = describe(captioner, &opened.session, &picture, &asked)?;
             runtime.note_evaluation(opened, started);
@@ -162,7 +162,7 @@ fn run(runtime: &Runtime, call: &Call) -> Result<Outcome, Failure> {
     }
     let keep = call.inputs.first("keep_model_loaded").is_some() && call.boolean("keep_model_loaded")?;
     if !keep {
-        runtime.let_go(source)?;
+        runtime.let_go(source, &caller)?;
     }
     Ok(joined(image.host(), answers, (image.height, image.width))?)
 }

@@ -26,6 +26,22 @@ impl Allocation {
     pub const fn new(amounts: Amounts) -> Allocation {
         Allocation { amounts, order: None, remote: None, compute: None }
     }
+
+    /// Every device that it names, each once.
+    pub fn devices(&self) -> Vec<DeviceId> {
+        let mut named: Vec<DeviceId> = self.compute.into_iter().collect();
+        match &self.amounts {
+            Amounts::Automatic => {}
+            Amounts::Normal { donors, .. } => named.extend(donors),
+            Amounts::Bytes(entries) => named.extend(entries.iter().map(|entry| entry.device)),
+            Amounts::Percent(entries) | Amounts::Fraction(entries) => {
+                named.extend(entries.iter().map(|entry| entry.device));
+            }
+        }
+        named.sort();
+        named.dedup();
+        named
+    }
 }
 
 /// How much goes where, in one of five ways. One string has one mode, so one value has one variant.

@@ -148,7 +148,7 @@ impl Model {
 }
 
 fn diffusion_of(source: &Source) -> Result<&dyn Diffusion> {
-    match &source.network {
+    match &*source.network {
         Network::Diffusion(model, _) => Ok(&**model),
         _ => Err(Error::Told(format!("{} is no diffusion model", source.name()))),
     }
@@ -165,7 +165,7 @@ impl Clip {
     /// The encoder of a key, and where it comes from.
     #[must_use]
     pub fn encoder(&self, key: &str) -> Option<(&Arc<Source>, &TextModel)> {
-        self.encoders.iter().find_map(|source| match &source.network {
+        self.encoders.iter().find_map(|source| match &*source.network {
             Network::Text(text) if text.encoder.key() == key => Some((source, text)),
             _ => None,
         })
@@ -185,7 +185,7 @@ impl Source {
     /// What files and recipes call it, if it is a text encoder.
     #[must_use]
     pub fn encoder_key(&self) -> Option<&'static str> {
-        match &self.network {
+        match &*self.network {
             Network::Text(text) => Some(text.encoder.key()),
             _ => None,
         }

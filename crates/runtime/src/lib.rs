@@ -14,6 +14,7 @@
 pub mod folders;
 pub mod host;
 
+mod caller;
 mod changed_files;
 mod error;
 mod footprint;
@@ -33,6 +34,7 @@ mod stored_values;
 mod weight_patches;
 mod work;
 
+pub use caller::Caller;
 pub use error::{Error, Result};
 pub use folders::Folders;
 pub use guidance::{After, Altered, AwayFromAltered, Guidance, Instead, Levels, Reusing};

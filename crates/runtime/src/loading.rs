@@ -13,6 +13,7 @@ use residency::{Cancel, LoadOptions, ModelId, Residency, Retention, Session, Str
 use tensor::Lane;
 
 use crate::Result;
+use crate::caller::Caller;
 use crate::changed_files::trusted;
 use crate::planning::{Demand, Planned};
 use crate::stats::ModelStats;
@@ -53,6 +54,8 @@ pub(crate) struct Loaded {
     patch_bytes: u64,
     /// Whether it was planned beside others that were open.
     is_beside: bool,
+    /// Whether its loader left the device to the worker.
+    follows: bool,
 }
 
 /// What a network is opened beside.
@@ -94,6 +97,13 @@ pub struct Wanted<'a> {
     pub work: &'a Work,
 }
 
+impl<'a> Wanted<'a> {
+    /// The same of another source, if there is one.
+    fn from(&self, source: Option<&'a Source>) -> Wanted<'a> {
+        Wanted { source: source.unwrap_or(self.source), ..*self }
+    }
+}
+
 impl Loaded {
     pub(crate) fn id(&self) -> ModelId {
         self.id
@@ -119,6 +129,9 @@ impl Runtime {
                     self.residency.evict_from(source.placing.compute, Some(id));
                 }
                 source.hold(self.residency.claim(id)?);
+                if let Some(known) = loaded.as_mut() {
+                    known.follows = source.placing.follows;
+                }
                 id
             }
             None => {
@@ -137,10 +150,10 @@ impl Runtime {
     pub fn with_session<T>(
         &self,
         wanted: Wanted<'_>,
-        cancel: &Cancel,
+        caller: &Caller,
         mut work: impl FnMut(&Opened) -> Result<T>,
     ) -> Result<T> {
-        self.with_sessions(wanted, &[], cancel, |opened, _| work(opened))
+        self.with_sessions(wanted, &[], caller, |opened, _| work(opened))
     }
 
     /// The same for a network that works together with others, which are open as long as it is and leave it the room that
@@ -149,11 +162,17 @@ impl Runtime {
         &self,
         wanted: Wanted<'_>,
         others: &[Wanted<'_>],
-        cancel: &Cancel,
+        caller: &Caller,
         mut work: impl FnMut(&Opened, &[Opened]) -> Result<T>,
     ) -> Result<T> {
+        let here = caller.device.unwrap_or(self.compute);
+        let own = wanted.source.on(here);
+        let wanted = wanted.from(own.as_deref());
+        let theirs: Vec<Option<Arc<Source>>> = others.iter().map(|other| other.source.on(here)).collect();
+        let others: Vec<Wanted<'_>> =
+            others.iter().zip(&theirs).map(|(other, source)| other.from(source.as_deref())).collect();
         let mut attempt = || {
-            let (opened, others) = self.open_all(wanted, others, cancel)?;
+            let (opened, others) = self.open_all(wanted, &others, &caller.cancel)?;
             self.work_with(opened, others, &mut work)
         };
         match attempt() {
@@ -214,7 +233,9 @@ impl Runtime {
     }
 
     /// Unloads a network that a node is done with, unless it was loaded to stay. Its next use loads it again.
-    pub fn let_go(&self, source: &Source) -> Result<()> {
+    pub fn let_go(&self, source: &Source, caller: &Caller) -> Result<()> {
+        let own = source.on(caller.device.unwrap_or(self.compute));
+        let source = own.as_deref().unwrap_or(source);
         if source.placing.retention == Retention::Keep {
             return Ok(());
         }
@@ -325,33 +346,48 @@ impl Runtime {
         let family = manifest.family().to_owned();
         let id = self.residency.load(manifest, planned.plan.clone(), options)?;
         source.hold(self.residency.claim(id)?);
-        Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes, is_beside: false })
+        let follows = placing.follows;
+        Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes, is_beside: false, follows })
     }
 
     /// What else is registered of the same file and role leaves as soon as nothing refers to it. Where the later
     /// loader said nothing of staying, what the earlier said passes on.
     fn supersede_others(&self, source: &Source, id: ModelId) -> Result<()> {
-        for earlier in self.others(source) {
+        let (others, elsewhere) = self.others(source);
+        for earlier in others {
             self.residency.supersede(earlier, id)?;
         }
+        // What the loader says of staying holds on every worker's device; one that has left meanwhile does not mind.
+        for id in elsewhere.into_iter().filter(|_| source.placing.retention != Retention::Default) {
+            self.residency.set_retention(id, source.placing.retention).or_else(gone)?;
+        }
         let residency = &self.residency;
-        let gone = |slot: &Slot| {
+        let is_gone = |slot: &Slot| {
             // A slot that somebody holds is in use.
             let Ok(loaded) = slot.try_lock() else { return false };
             loaded.as_ref().is_none_or(|known| !residency.contains(known.id))
         };
-        self.loaded().retain(|_, slot| Arc::strong_count(slot) > 1 || !gone(slot));
+        self.loaded().retain(|_, slot| Arc::strong_count(slot) > 1 || !is_gone(slot));
         Ok(())
     }
 
     /// The other registrations of a network: with another allocation, device or precision, or of a file that was
-    /// replaced.
-    fn others(&self, source: &Source) -> Vec<ModelId> {
+    /// replaced; and what the same loader means on the devices of other workers.
+    fn others(&self, source: &Source) -> (Vec<ModelId>, Vec<ModelId>) {
         let own = LoadKey::of(source);
         let loaded = self.loaded();
         let same = loaded.iter().filter(|(key, _)| **key != own && key.is_of(&own.identity));
-        // A slot that somebody holds is in use, and is looked at when its loader runs next.
-        same.filter_map(|(_, slot)| slot.try_lock().ok()?.as_ref().map(|known| known.id)).collect()
+        let other = |(key, slot): (&LoadKey, &Slot)| {
+            // A slot that somebody holds is in use, and is looked at when its loader runs next.
+            let loaded = slot.try_lock().ok()?;
+            let known = loaded.as_ref()?;
+            let is_elsewhere = source.placing.follows && known.follows && key.differs_in_device_from(&own);
+            Some((is_elsewhere, known.id))
+        };
+        let (elsewhere, others): (Vec<_>, Vec<_>) =
+            same.filter_map(other).partition(|(is_elsewhere, _)| *is_elsewhere);
+        let ids = |found: Vec<(bool, ModelId)>| found.into_iter().map(|(_, id)| id).collect();
+        (ids(others), ids(elsewhere))
     }
 
     /// After a device ran out of memory: others leave it, and a network that is placed automatically is loaded
@@ -418,9 +454,22 @@ impl LoadKey {
         }
     }
 
+    /// Whether it is the same but for the device.
+    fn differs_in_device_from(&self, other: &LoadKey) -> bool {
+        (&self.identity, &self.allocation) == (&other.identity, &other.allocation)
+    }
+
     /// Whether it is of the same network of the same file, however it was loaded and whatever the file held then.
     fn is_of(&self, identity: &Identity) -> bool {
         (&self.identity.file, &self.identity.prefix) == (&identity.file, &identity.prefix)
+    }
+}
+
+/// A model that has left is no error here.
+fn gone(error: residency::Error) -> residency::Result<()> {
+    match error {
+        residency::Error::NoSuchModel { .. } => Ok(()),
+        error => Err(error),
     }
 }
 

@@ -26,6 +26,9 @@ use crate::{Error, Result};
 pub struct Placing {
     /// Where it computes.
     pub compute: DeviceId,
+    /// Whether that is only where the worker that loaded it computes: another worker that uses it computes on its own
+    /// device.
+    pub follows: bool,
     /// Where its bytes go.
     pub allocation: AllocationText,
     /// Whether it stays when models are asked to leave.
@@ -39,10 +42,16 @@ impl Placing {
     pub fn automatic(compute: DeviceId) -> Placing {
         Placing {
             compute,
+            follows: false,
             allocation: AllocationText::automatic(),
             retention: Retention::Default,
             eject_others: false,
         }
+    }
+
+    /// The same on the device of whoever uses it.
+    pub fn following(compute: DeviceId) -> Placing {
+        Placing { follows: true, ..Placing::automatic(compute) }
     }
 }
 
@@ -125,7 +134,7 @@ pub struct Source {
     /// The file.
     pub file: Arc<Checkpoint>,
     /// The network.
-    pub network: Network,
+    pub network: Arc<Network>,
     /// Which part of the file it is: its prefix tells the networks of one file apart.
     pub part: Part,
     /// The type that weights are cast to when they are staged, if `weight_dtype` asks for one.
@@ -139,6 +148,8 @@ pub struct Source {
     base: Option<Base>,
     /// Keeps what it is registered as from being superseded away.
     claim: Mutex<Option<ModelClaim>>,
+    /// The same for other workers' devices, once they use it.
+    elsewhere: Mutex<Vec<Arc<Source>>>,
 }
 
 impl Source {
@@ -184,7 +195,7 @@ impl Source {
     /// # Errors
     /// It is none, which loaders do not let happen.
     pub fn patch_network(&self) -> Result<&dyn PatchNetwork> {
-        match &self.network {
+        match &*self.network {
             Network::ModelPatch(patch) => Ok(&**patch),
             _ => Err(Error::Told(format!("{} is no model patch", self.name()))),
         }
@@ -199,7 +210,7 @@ impl Source {
             Network::Control(self.control_network()?.on_base(&self.file, (&base.file, &base.part))?);
         Ok(Source {
             file: Arc::clone(&self.file),
-            network,
+            network: Arc::new(network),
             part: self.part.clone(),
             cast: self.cast,
             placing: self.placing.clone(),
@@ -207,7 +218,34 @@ impl Source {
             weights: OnceLock::new(),
             base: Some(Base { file: Arc::clone(&base.file), identity: Identity::of(base) }),
             claim: Mutex::default(),
+            elsewhere: Mutex::default(),
         })
+    }
+
+    /// The same network as a worker uses it that computes on this device: itself, unless it follows whoever uses it.
+    /// What it is registered as there is held as long as this is.
+    pub(crate) fn on(&self, device: DeviceId) -> Option<Arc<Source>> {
+        if !self.placing.follows || self.placing.compute == device {
+            return None;
+        }
+        let mut elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = elsewhere.iter().find(|source| source.placing.compute == device) {
+            return Some(Arc::clone(known));
+        }
+        let source = Arc::new(Source {
+            file: Arc::clone(&self.file),
+            network: Arc::clone(&self.network),
+            part: self.part.clone(),
+            cast: self.cast,
+            placing: Placing { compute: device, ..self.placing.clone() },
+            modified: self.modified,
+            weights: self.weights.clone(),
+            base: self.base.clone(),
+            claim: Mutex::default(),
+            elsewhere: Mutex::default(),
+        });
+        elsewhere.push(Arc::clone(&source));
+        Some(source)
     }
 
     /// The control network.
@@ -215,7 +253,7 @@ impl Source {
     /// # Errors
     /// It is none, which loaders do not let happen.
     pub fn control_network(&self) -> Result<&dyn ControlNetwork> {
-        match &self.network {
+        match &*self.network {
             Network::Control(control) => Ok(&**control),
             _ => Err(Error::Told(format!("{} is no control network", self.name()))),
         }
@@ -258,7 +296,7 @@ impl Source {
         };
         Ok(Source {
             file: Arc::clone(file),
-            network,
+            network: Arc::new(network),
             part: part.clone(),
             cast: None,
             placing,
@@ -266,6 +304,7 @@ impl Source {
             weights: OnceLock::new(),
             base: None,
             claim: Mutex::default(),
+            elsewhere: Mutex::default(),
         })
     }
 
@@ -301,7 +340,7 @@ impl Source {
             Some(dtype) if !scaled() => manifest.kept_as(dtype).map_err(|error| self.cannot_cast(error))?,
             _ => manifest,
         };
-        Ok(if matches!(self.network, Network::Text(_)) { manifest.rounding_patches() } else { manifest })
+        Ok(if matches!(*self.network, Network::Text(_)) { manifest.rounding_patches() } else { manifest })
     }
 
     /// The element type that most of its bytes are stored in, if they are plain.

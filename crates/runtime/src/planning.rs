@@ -121,7 +121,8 @@ impl Runtime {
         };
         let own = corrected(compute);
         let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
-        let specs = self.device_specs(&profile, demand.beside, factor);
+        let mut specs = self.device_specs(&profile, demand.beside, factor);
+        specs.retain(|spec| self.may_use(source, spec.id));
         let mut request = Residency::plan_request(manifest, compute, specs);
         // What a block takes where it computes, with the device's rounding.
         let device = self.devices.get(compute)?;
@@ -153,6 +154,15 @@ impl Runtime {
         Ok(Planned { plan, work, dtype, footprints, workload, request, outside_s })
     }
 
+    /// Whether a plan for a network may use a device: those of other workers only if the user names them.
+    fn may_use(&self, source: &Source, device: DeviceId) -> bool {
+        let placing = &source.placing;
+        device == placing.compute
+            || device == DeviceId::CPU
+            || !self.settings.workers.contains(&device)
+            || placing.allocation.allocation().devices().contains(&device)
+    }
+
     /// What the work takes of the compute device, and of the others that may compute.
     fn footprints(
         &self,
@@ -164,7 +174,8 @@ impl Runtime {
         let compute = source.placing.compute;
         let host = self.devices.get(DeviceId::CPU)?;
         let may_compute = |device: &&Device| {
-            device.id() == compute || (compute != DeviceId::CPU && device.id() != DeviceId::CPU)
+            let is_other = compute != DeviceId::CPU && device.id() != DeviceId::CPU;
+            device.id() == compute || (is_other && self.may_use(source, device.id()))
         };
         let mut footprints = HashMap::new();
         for device in self.devices.iter().filter(may_compute) {

@@ -103,6 +103,7 @@ impl Runtime {
         self.devices.get(compute)?;
         let placing = Placing {
             compute,
+            follows: false,
             allocation: question.allocation.clone(),
             retention: Retention::Default,
             eject_others: false,

@@ -65,6 +65,9 @@ pub struct Settings {
     pub profile_file: Option<PathBuf>,
     /// The element type of activations, for networks that may have it; their own choice if it is not said.
     pub activations: Option<DType>,
+    /// The devices of workers, if there are several: what one computes takes nothing of another's device unless the user
+    /// names it.
+    pub workers: Vec<DeviceId>,
 }
 
 /// How previews are made.

@@ -166,7 +166,7 @@ impl WeightPatch {
 /// What patches do to a network that stands alone or among others.
 pub fn patch_set(source: &Source, beside: &[Arc<Source>], patches: &[WeightPatch]) -> Result<PatchSet> {
     let mut set = PatchSet::new();
-    if let Network::Control(control) = &source.network
+    if let Network::Control(control) = &*source.network
         && let Some(own) = control.patches()
     {
         set.add(own, &key_map(source, beside)?, 1.0)?;
@@ -184,7 +184,7 @@ pub fn patch_set(source: &Source, beside: &[Arc<Source>], patches: &[WeightPatch
 /// What patch files call the layers of a network.
 fn key_map(source: &Source, beside: &[Arc<Source>]) -> Result<KeyMap> {
     let weights = source.weights()?.iter().map(|(name, shape)| (name.as_str(), shape));
-    Ok(match &source.network {
+    Ok(match &*source.network {
         Network::Diffusion(model, _) => model.patch_keys(source.weights()?),
         Network::Text(text) => {
             let all: Vec<&str> = beside.iter().filter_map(|source| source.encoder_key()).collect();

@@ -1,6 +1,6 @@
-//! What the running job has done so far: for clients that ask, and for those that follow it by server-sent events.
+//! What the running jobs have done so far: for clients that ask, and for those that follow it by server-sent events.
 //!
-//! It stands before the [`Hub`], sees every event first and hands it on. The job's record says the same once it ended.
+//! It stands before the [`Hub`], sees every event first and hands it on. A job's record says the same once it ended.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,20 @@ use crate::hub::Hub;
 /// What runs, and a counter that moves with every event.
 pub(crate) struct Live {
     hub: Arc<Hub>,
-    job: Mutex<Option<LiveJob>>,
+    jobs: Mutex<Jobs>,
     failed: Mutex<VecDeque<FailedJob>>,
     moved: watch::Sender<u64>,
 }
 
-/// The running job.
+/// The running jobs, in the order in which they began.
+#[derive(Default)]
+struct Jobs {
+    running: Vec<LiveJob>,
+    /// How many pictures of what is being made there were.
+    pictures: u64,
+}
+
+/// A running job.
 #[derive(Clone, Default)]
 pub(crate) struct LiveJob {
     /// Its id.
@@ -33,7 +41,7 @@ pub(crate) struct LiveJob {
     pub(crate) step: Option<(f64, f64)>,
     /// What nodes showed, in order.
     pub(crate) shown: Vec<(NodeId, Map)>,
-    /// The latest picture of what is being made, with the number of pictures so far.
+    /// The latest picture of what is being made, with its number among those of all jobs.
     pub(crate) preview: Option<(u64, NodeId, Arc<Picture>)>,
 }
 
@@ -53,17 +61,19 @@ pub(crate) struct FailedJob {
 
 impl Live {
     pub(crate) fn before(hub: Arc<Hub>) -> Live {
-        Live { hub, job: Mutex::default(), failed: Mutex::default(), moved: watch::Sender::new(0) }
+        Live { hub, jobs: Mutex::default(), failed: Mutex::default(), moved: watch::Sender::new(0) }
     }
 
-    /// The running job as it stands, if it is this one.
+    /// A running job as it stands.
     pub(crate) fn of(&self, id: &str) -> Option<LiveJob> {
-        self.lock().as_ref().filter(|job| job.id == id).cloned()
+        self.lock().running.iter().find(|job| job.id == id).cloned()
     }
 
-    /// The latest picture of what is being made, whatever it is.
-    pub(crate) fn preview(&self) -> Option<(u64, NodeId, Arc<Picture>)> {
-        self.lock().as_ref().and_then(|job| job.preview.clone())
+    /// The latest picture of what is being made, in a job or in whichever it is.
+    pub(crate) fn preview(&self, id: Option<&str>) -> Option<(u64, NodeId, Arc<Picture>)> {
+        let jobs = self.lock();
+        let meant = jobs.running.iter().filter(|job| id.is_none_or(|id| job.id == id));
+        meant.filter_map(|job| job.preview.clone()).max_by_key(|(number, ..)| *number)
     }
 
     /// The latest jobs that failed, the last one first.
@@ -88,17 +98,22 @@ impl Live {
         self.moved.subscribe()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<LiveJob>> {
-        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, id: &str, event: &JobEvent) {
-        let mut running = self.lock();
+        let mut jobs = self.lock();
+        let Jobs { running, pictures } = &mut *jobs;
         let is_start = matches!(event, JobEvent::Message(message) if message.milestone == Milestone::Started);
-        if is_start || running.as_ref().is_none_or(|job| job.id != id) {
-            *running = Some(LiveJob { id: id.to_owned(), ..LiveJob::default() });
+        if is_start {
+            running.retain(|job| job.id != id);
         }
-        let Some(job) = running.as_mut() else { return };
+        let found = running.iter().position(|job| job.id == id).unwrap_or(running.len());
+        if found == running.len() {
+            running.push(LiveJob { id: id.to_owned(), ..LiveJob::default() });
+        }
+        let job = &mut running[found];
         match event {
             JobEvent::Message(message) => match &message.milestone {
                 Milestone::Cached(nodes) => job.done.extend(nodes.iter().cloned()),
@@ -109,24 +124,24 @@ impl Live {
                 job.current = Some((Arc::clone(&who.display), who.class.clone()));
                 job.step = None;
             }
-            JobEvent::Progress(progress) => job.note_progress(progress),
+            JobEvent::Progress(progress) => job.note_progress(progress, pictures),
             JobEvent::Executed(who, Some(shown)) => job.shown.push((Arc::clone(&who.display), shown.clone())),
             JobEvent::Finished(who) => {
                 job.done.insert(Arc::clone(&who.display));
             }
-            JobEvent::Ended { .. } => *running = None,
+            JobEvent::Ended { .. } => drop(running.remove(found)),
             JobEvent::Executed(_, None) | JobEvent::Text(..) | JobEvent::Blocked(_) => {}
         }
     }
 }
 
 impl LiveJob {
-    fn note_progress(&mut self, progress: &Progress) {
+    fn note_progress(&mut self, progress: &Progress, pictures: &mut u64) {
         self.step = Some((progress.value, progress.max));
         if let Some(picture) = progress.picture.as_ref().filter(|picture| !picture.is_result) {
-            let number = self.preview.as_ref().map_or(0, |(number, ..)| *number) + 1;
+            *pictures += 1;
             let node = Arc::clone(&progress.identity.display);
-            self.preview = Some((number, node, Arc::new(picture.clone())));
+            self.preview = Some((*pictures, node, Arc::new(picture.clone())));
         }
     }
 }

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{Activity, JobEvent, Milestone, Progress};
+use engine::{Activity, JobEvent, JobPlace, Milestone, Progress};
 use graph::Identity;
+use meta::DeviceId;
 use residency::{ModelId, StreamStats};
 use runtime::ModelStats;
 use serde::Serialize;
@@ -24,13 +25,16 @@ pub(crate) struct Stats(Mutex<Kept>);
 #[derive(Debug, Default)]
 struct Kept {
     ended: VecDeque<JobStats>,
-    running: Option<Running>,
+    /// In the order in which they began.
+    running: Vec<Running>,
 }
 
 /// What one job took.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct JobStats {
     prompt_id: String,
+    /// Who ran it, by the device that it computes on.
+    worker: Option<String>,
     seconds: f64,
     streamed_bytes: u64,
     streamed_blocks: u64,
@@ -88,10 +92,12 @@ struct NodeStats {
     first_step_seconds: Option<f64>,
 }
 
-/// The job that runs now.
+/// A job that runs now.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RunningJob {
     prompt_id: String,
+    /// Who runs it, by the device that it computes on.
+    pub(crate) worker: Option<String>,
     seconds: f64,
     streamed_bytes: u64,
     stalls: u64,
@@ -120,6 +126,7 @@ struct RunningNode {
 #[derive(Debug)]
 struct Running {
     prompt_id: Arc<str>,
+    place: Option<Arc<JobPlace>>,
     since: Instant,
     before: Totals,
     open: Vec<OpenNode>,
@@ -174,7 +181,7 @@ impl OpenNode {
 /// What loaded models did until now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
-    streams: Vec<(ModelId, StreamStats)>,
+    streams: Vec<(ModelId, DeviceId, StreamStats)>,
     runs: Vec<ModelStats>,
 }
 
@@ -183,11 +190,11 @@ impl Totals {
         Totals { streams: activity.streams, runs: activity.runs }
     }
 
-    /// What was streamed since. The counts of a model start anew with its copies.
-    fn streamed_since(&self, before: &Totals) -> StreamStats {
+    /// What was streamed since in a place. The counts of a model start anew with its copies.
+    fn streamed_since(&self, before: &Totals, place: Option<&JobPlace>) -> StreamStats {
         let mut sum = StreamStats::default();
-        for (id, now) in &self.streams {
-            let earlier = before.streams.iter().find(|(other, _)| other == id).map(|(_, stats)| *stats);
+        for (id, _, now) in self.streams.iter().filter(|(_, device, _)| is_in(place, *device)) {
+            let earlier = before.streams.iter().find(|(other, ..)| other == id).map(|(.., stats)| *stats);
             let earlier = earlier.filter(|stats| stats.copies <= now.copies).unwrap_or_default();
             sum.copies += now.copies - earlier.copies;
             sum.bytes += now.bytes.saturating_sub(earlier.bytes);
@@ -197,8 +204,8 @@ impl Totals {
         sum
     }
 
-    /// The models that were evaluated since.
-    fn runs_since(&self, before: &Totals) -> Vec<ModelRun> {
+    /// The models that were evaluated since in a place.
+    fn runs_since(&self, before: &Totals, place: Option<&JobPlace>) -> Vec<ModelRun> {
         let is_known = |run: &ModelStats| {
             before.runs.iter().any(|other| {
                 other.id == run.id
@@ -206,7 +213,8 @@ impl Totals {
                     && other.last_s.to_bits() == run.last_s.to_bits()
             })
         };
-        let new = self.runs.iter().filter(|run| run.evaluations > 0 && !is_known(run));
+        let here = self.runs.iter().filter(|run| is_in(place, run.compute));
+        let new = here.filter(|run| run.evaluations > 0 && !is_known(run));
         new.map(ModelRun::of).collect()
     }
 }
@@ -218,16 +226,16 @@ impl Stats {
         kept.ended.iter().skip(kept.ended.len().saturating_sub(count)).cloned().collect()
     }
 
-    /// The job that runs, if one does. `totals` are those of now.
-    pub(crate) fn running(&self, now: Instant, totals: &Totals) -> Option<RunningJob> {
-        self.lock().running.as_ref().map(|running| running.shown(now, totals))
+    /// The jobs that run, in the order in which they began. `totals` are those of now.
+    pub(crate) fn running(&self, now: Instant, totals: &Totals) -> Vec<RunningJob> {
+        self.lock().running.iter().map(|running| running.shown(now, totals)).collect()
     }
 
-    /// Notes an event of a job and when it was.
+    /// Notes an event of a job, when it was, and where the job runs.
     pub(crate) fn record(
         &self,
         at: Instant,
-        prompt_id: &Arc<str>,
+        (prompt_id, place): (&Arc<str>, Option<&Arc<JobPlace>>),
         event: &JobEvent,
         totals: Option<&Totals>,
     ) {
@@ -237,8 +245,10 @@ impl Stats {
         {
             let before = totals.cloned().unwrap_or_default();
             let prompt_id = Arc::clone(prompt_id);
-            kept.running = Some(Running {
+            kept.running.retain(|running| running.prompt_id != prompt_id);
+            kept.running.push(Running {
                 prompt_id,
+                place: place.cloned(),
                 since: at,
                 before,
                 open: Vec::new(),
@@ -246,19 +256,20 @@ impl Stats {
                 nodes_done: 0,
             });
         }
-        let Some(running) = kept.running.as_mut().filter(|running| running.prompt_id == *prompt_id) else {
+        let Some(found) = kept.running.iter().position(|running| running.prompt_id == *prompt_id) else {
             return;
         };
+        let running = &mut kept.running[found];
         match event {
             JobEvent::Started(identity) => running.open(identity, at),
             JobEvent::Progress(progress) => running.tick(progress, at),
             JobEvent::Finished(identity) => running.close(identity, at),
             JobEvent::Ended { .. } => {
-                let ended = kept.running.take().map(|running| running.end(at, totals));
+                let ended = kept.running.remove(found).end(at, totals);
                 if kept.ended.len() == JOBS {
                     kept.ended.pop_front();
                 }
-                kept.ended.extend(ended);
+                kept.ended.push_back(ended);
             }
             JobEvent::Message(_) | JobEvent::Text(..) | JobEvent::Executed(..) | JobEvent::Blocked(_) => {}
         }
@@ -318,8 +329,14 @@ impl Running {
         self.nodes.truncate(NODES);
     }
 
+    /// Who runs it.
+    fn worker(&self) -> Option<String> {
+        self.place.as_ref().map(|place| place.worker.to_string())
+    }
+
     fn shown(&self, now: Instant, totals: &Totals) -> RunningJob {
-        let streamed = totals.streamed_since(&self.before);
+        let place = self.place.as_deref();
+        let streamed = totals.streamed_since(&self.before, place);
         let node = |node: &OpenNode| RunningNode {
             node: node.identity.node.to_string(),
             class: node.identity.class.clone(),
@@ -330,11 +347,12 @@ impl Running {
         };
         RunningJob {
             prompt_id: self.prompt_id.to_string(),
+            worker: self.worker(),
             seconds: now.saturating_duration_since(self.since).as_secs_f64(),
             streamed_bytes: streamed.bytes,
             stalls: streamed.stalls,
             stalled_seconds: streamed.stalled.as_secs_f64(),
-            models: totals.runs_since(&self.before),
+            models: totals.runs_since(&self.before, place),
             nodes: self.open.iter().map(node).collect(),
             nodes_done: self.nodes_done,
         }
@@ -343,18 +361,26 @@ impl Running {
     fn end(mut self, at: Instant, totals: Option<&Totals>) -> JobStats {
         self.keep_longest();
         let totals = totals.cloned().unwrap_or_default();
-        let streamed = totals.streamed_since(&self.before);
+        let place = self.place.as_deref();
+        let streamed = totals.streamed_since(&self.before, place);
         JobStats {
             prompt_id: self.prompt_id.to_string(),
+            worker: self.worker(),
             seconds: at.duration_since(self.since).as_secs_f64(),
             streamed_bytes: streamed.bytes,
             streamed_blocks: streamed.copies,
             stalls: streamed.stalls,
             stalled_seconds: streamed.stalled.as_secs_f64(),
-            models: totals.runs_since(&self.before),
+            models: totals.runs_since(&self.before, place),
             nodes: self.nodes,
         }
     }
+}
+
+/// Whether what computed on a device may belong to a job in a place. What several jobs do on the host at the same time
+/// cannot be told apart.
+fn is_in(place: Option<&JobPlace>, device: DeviceId) -> bool {
+    place.is_none_or(|place| place.may_use(device))
 }
 
 #[cfg(test)]
@@ -376,7 +402,11 @@ mod tests {
 
     fn totals(copies: u64, bytes: u64) -> Totals {
         Totals {
-            streams: vec![(ModelId(1), StreamStats { copies, bytes, ..StreamStats::default() })],
+            streams: vec![(
+                ModelId(1),
+                DeviceId::sim(0),
+                StreamStats { copies, bytes, ..StreamStats::default() },
+            )],
             runs: Vec::new(),
         }
     }
@@ -386,14 +416,14 @@ mod tests {
         let (stats, start, id) = (Stats::default(), Instant::now(), Arc::<str>::from("p"));
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let message = Message { at_ms: 0, milestone: Milestone::Started };
-        stats.record(at(0), &id, &JobEvent::Message(message), Some(&totals(4, 100)));
-        stats.record(at(1), &id, &JobEvent::Started(identity()), None);
+        stats.record(at(0), (&id, None), &JobEvent::Message(message), Some(&totals(4, 100)));
+        stats.record(at(1), (&id, None), &JobEvent::Started(identity()), None);
         for second in [2, 4, 8, 11] {
             let tick =
                 Progress { identity: identity(), value: 1.0, max: 3.0, picture: None, is_plain: false };
-            stats.record(at(second), &id, &JobEvent::Progress(tick), None);
+            stats.record(at(second), (&id, None), &JobEvent::Progress(tick), None);
         }
-        let now = serde_json::to_value(stats.running(at(11), &totals(5, 120))).unwrap();
+        let now = serde_json::to_value(&stats.running(at(11), &totals(5, 120))[0]).unwrap();
         assert_eq!(
             (&now["seconds"], &now["streamed_bytes"], &now["nodes_done"]),
             (&11.0.into(), &20.into(), &0.into())
@@ -404,9 +434,9 @@ mod tests {
             (&1.0.into(), &3.0.into(), &10.0.into())
         );
         assert_eq!(node["seconds_per_step"], 3.0);
-        stats.record(at(12), &id, &JobEvent::Finished(identity()), None);
-        stats.record(at(13), &id, &JobEvent::Ended { last: None }, Some(&totals(6, 150)));
-        assert!(stats.running(at(14), &Totals::default()).is_none());
+        stats.record(at(12), (&id, None), &JobEvent::Finished(identity()), None);
+        stats.record(at(13), (&id, None), &JobEvent::Ended { last: None }, Some(&totals(6, 150)));
+        assert!(stats.running(at(14), &Totals::default()).is_empty());
         assert!(stats.latest(0).is_empty());
         let shown = serde_json::to_value(stats.latest(JOBS)).unwrap();
         assert_eq!(shown[0]["seconds"], 13.0);
@@ -428,7 +458,7 @@ mod tests {
             id: ModelId(id),
             name: "m".to_owned(),
             family: "flux".to_owned(),
-            compute: meta::DeviceId::CPU,
+            compute: DeviceId::CPU,
             predicted_s: 1.0,
             measured_s: 2.0,
             last_s: 2.0,
@@ -440,7 +470,7 @@ mod tests {
         };
         let before = Totals { runs: vec![run(1, 4), run(2, 4)], ..Totals::default() };
         let after = Totals { runs: vec![run(1, 4), run(2, 8), run(3, 0)], ..Totals::default() };
-        let shown = serde_json::to_value(after.runs_since(&before)).unwrap();
+        let shown = serde_json::to_value(after.runs_since(&before, None)).unwrap();
         assert_eq!(shown.as_array().unwrap().len(), 1);
         assert_eq!(shown[0]["id"], 2);
         assert_eq!(shown[0]["steps"], 8);
@@ -448,8 +478,33 @@ mod tests {
     }
 
     #[test]
+    fn jobs_that_run_at_the_same_time_are_measured_each_on_its_devices() {
+        let (stats, start) = (Stats::default(), Instant::now());
+        let ids = [Arc::<str>::from("a"), Arc::<str>::from("b")];
+        let place = |ordinal| {
+            let worker = DeviceId::sim(ordinal);
+            Arc::new(JobPlace { worker, devices: Some([worker].into()) })
+        };
+        let message = Message { at_ms: 0, milestone: Milestone::Started };
+        for (ordinal, id) in ids.iter().enumerate() {
+            let place = place(ordinal as u16);
+            let began = JobEvent::Message(message.clone());
+            stats.record(start, (id, Some(&place)), &began, Some(&totals(0, 0)));
+        }
+        let shown = serde_json::to_value(stats.running(start, &totals(3, 70))).unwrap();
+        let told = |job: usize| (shown[job]["worker"].clone(), shown[job]["streamed_bytes"].clone());
+        assert_eq!(told(0), ("sim:0".into(), 70.into()));
+        assert_eq!(told(1), ("sim:1".into(), 0.into()), "the model computes on the other's device");
+        let ended = JobEvent::Ended { last: None };
+        stats.record(start, (&ids[0], Some(&place(0))), &ended, Some(&totals(3, 80)));
+        assert_eq!(stats.running(start, &Totals::default()).len(), 1);
+        let shown = serde_json::to_value(stats.latest(JOBS)).unwrap();
+        assert_eq!((&shown[0]["prompt_id"], &shown[0]["streamed_bytes"]), (&"a".into(), &80.into()));
+    }
+
+    #[test]
     fn counts_of_a_model_that_was_staged_again_start_anew() {
-        assert_eq!(totals(2, 30).streamed_since(&totals(6, 100)).bytes, 30);
-        assert_eq!(totals(2, 30).streamed_since(&Totals::default()).bytes, 30);
+        assert_eq!(totals(2, 30).streamed_since(&totals(6, 100), None).bytes, 30);
+        assert_eq!(totals(2, 30).streamed_since(&Totals::default(), None).bytes, 30);
     }
 }

@@ -14,7 +14,7 @@ use crate::store::Claim;
 
 /// What a list shows of a finished job.
 const COLUMNS: &str = "prompt_id, number, client_id, outputs, was_requeued, status, shown, meta, messages, created, \
-                       workflow_id";
+                       workflow_id, worker";
 
 /// Which finished jobs a list has: those whose state is in a set of bits, of a workflow if one is named, and
 /// none whose id is in the queue.
@@ -56,8 +56,8 @@ impl SqliteStore {
             transaction
                 .prepare_cached(
                     "INSERT INTO history (prompt_id, sequence, number, client_id, outputs, was_requeued, status,
-                                          created, duration, workflow_id, shown, meta, messages)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                                          created, duration, workflow_id, shown, meta, messages, worker)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
                 )?
                 .execute(params![
                     job.prompt_id,
@@ -73,6 +73,7 @@ impl SqliteStore {
                     shown,
                     meta,
                     messages,
+                    record.worker,
                 ])?;
             transaction.prepare_cached("DELETE FROM job WHERE sequence = ?1")?.execute([sequence])?;
             drop_oldest(transaction, self.history_limit)?;
@@ -206,7 +207,7 @@ fn drop_oldest(transaction: &Transaction<'_>, limit: i64) -> rusqlite::Result<()
 /// A finished job with all it had.
 fn whole_entry(row: &Row<'_>) -> rusqlite::Result<(JobStatus, Result<HistoryEntry, Error>)> {
     let status = encoding::finished_status(row.get(5)?);
-    let (prompt, extra_data) = (text(row, 11)?, text(row, 12)?);
+    let (prompt, extra_data) = (text(row, 12)?, text(row, 13)?);
     let entry = list_entry(row)?.and_then(|mut entry| {
         let reading = Reading { id: &entry.job.prompt_id };
         (entry.job.prompt, entry.job.extra_data) =
@@ -221,7 +222,7 @@ fn list_entry(row: &Row<'_>) -> rusqlite::Result<Result<HistoryEntry, Error>> {
     let id: String = row.get(0)?;
     let client_id: Option<String> = row.get(2)?;
     let extra_data = list_extra_data(client_id.as_deref(), row.get(9)?, row.get(10)?);
-    let (number, was_requeued) = (encoding::number(row.get(1)?), row.get(4)?);
+    let (number, was_requeued, worker) = (encoding::number(row.get(1)?), row.get(4)?, row.get(11)?);
     let succeeded = encoding::finished_status(row.get(5)?) == JobStatus::Completed;
     let (outputs, shown, meta, messages) = (text(row, 3)?, text(row, 6)?, text(row, 7)?, text(row, 8)?);
     let decode = || {
@@ -231,7 +232,7 @@ fn list_entry(row: &Row<'_>) -> rusqlite::Result<Result<HistoryEntry, Error>> {
             (reading.nodes(shown)?, reading.identities(meta)?, reading.messages(messages)?);
         let prompt_id = id.clone();
         let job = Job { number, prompt_id, extra_data, outputs, client_id, was_requeued, ..Job::default() };
-        Ok(HistoryEntry { job, outputs: shown, identities, succeeded, messages })
+        Ok(HistoryEntry { job, outputs: shown, identities, succeeded, messages, worker })
     };
     Ok(decode())
 }

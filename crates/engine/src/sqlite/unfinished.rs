@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::job::{Job, JobRecord, JobStatus};
 use crate::queue::QueueView;
-use crate::store::{Claim, WorkerName};
+use crate::store::{Choice, Claim, WorkerName};
 
 /// A job in the queue. The order of such values is the order in which they run: by number, then by id.
 #[derive(Clone, Debug)]
@@ -103,9 +103,20 @@ impl Unfinished {
         self.waiting.insert(queued);
     }
 
-    /// The first job that waits is a worker's from now on.
-    pub(super) fn claim(&mut self, worker: &WorkerName, lease: Duration) -> Option<Claim> {
-        let mut queued = self.waiting.pop_first()?;
+    /// The first job that a worker chooses is its own from now on.
+    pub(super) fn claim(
+        &mut self,
+        worker: &WorkerName,
+        lease: Duration,
+        choose: &mut dyn FnMut(&Job) -> Choice,
+    ) -> Option<Claim> {
+        let answers = self.waiting.iter().map(|queued| (queued, choose(&queued.job)));
+        let (chosen, answer) = answers.into_iter().find(|(_, answer)| *answer != Choice::Leave)?;
+        if answer == Choice::Stop {
+            return None;
+        }
+        let chosen = chosen.clone();
+        let mut queued = self.waiting.take(&chosen)?;
         queued.attempts += 1;
         let claim = Claim {
             sequence: queued.sequence,
@@ -224,8 +235,8 @@ mod tests {
         let mut queue = Unfinished::new(0, vec![queued(1.0, "a", 1)]);
         let (first, second) = (WorkerName::new(), WorkerName::new());
         let lease = Duration::from_secs(60);
-        let claim = queue.claim(&first, lease).unwrap();
-        assert!(queue.claim(&second, lease).is_none(), "it is the first one's");
+        let claim = queue.claim(&first, lease, &mut |_| Choice::Take).unwrap();
+        assert!(queue.claim(&second, lease, &mut |_| Choice::Take).is_none(), "it is the first one's");
         assert!(queue.renew(&claim, lease) && queue.is_held(&claim));
         assert!(queue.end_expired(Instant::now()).is_empty());
         let lost = queue.end_expired(Instant::now() + 2 * lease);
@@ -233,7 +244,7 @@ mod tests {
         assert_eq!(lost[0].1, first);
         assert!(!queue.renew(&claim, lease), "it is nobody's");
         queue.push(lost[0].0.clone().requeued());
-        let again = queue.claim(&second, lease).unwrap();
+        let again = queue.claim(&second, lease, &mut |_| Choice::Take).unwrap();
         assert_eq!((claim.attempt, again.attempt), (1, 2));
         assert!(again.job.was_requeued && !claim.job.was_requeued);
         assert!(!queue.is_held(&claim) && queue.end(&claim).is_none(), "the first one's claim is over");

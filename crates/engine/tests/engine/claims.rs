@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engine::{
-    Abandoned, Claim, EngineConfig, Error, HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus,
-    JobStore, QueueView, Record, SqliteStore, Wake, WorkerName,
+    Abandoned, Choice, Claim, EngineConfig, Error, HistoryEntry, Job, JobFilter, JobPage, JobRecord,
+    JobStatus, JobStore, QueueView, Record, SqliteStore, Wake, WorkerName,
 };
 use indexmap::IndexMap;
 use testkit::ScratchDir;
@@ -26,7 +26,7 @@ fn job(id: u32) -> Job {
 
 fn completed() -> Record {
     let (outputs, identities) = (IndexMap::new(), IndexMap::new());
-    Record { status: JobStatus::Completed, outputs, identities, messages: Vec::new() }
+    Record { status: JobStatus::Completed, outputs, identities, messages: Vec::new(), worker: None }
 }
 
 #[test]
@@ -129,8 +129,13 @@ impl JobStore for Fickle {
     fn submit(&self, job: Job) -> Result<(), Error> {
         self.store.submit(job)
     }
-    fn claim(&self, worker: &WorkerName, lease: Duration) -> Result<Option<Claim>, Error> {
-        self.store.claim(worker, lease)
+    fn claim_chosen(
+        &self,
+        worker: &WorkerName,
+        lease: Duration,
+        choose: &mut dyn FnMut(&Job) -> Choice,
+    ) -> Result<Option<Claim>, Error> {
+        self.store.claim_chosen(worker, lease, choose)
     }
     fn heartbeat(&self, claim: &Claim, lease: Duration) -> Result<bool, Error> {
         if !self.takes_away.load(Ordering::SeqCst) {
@@ -187,7 +192,7 @@ fn a_worker_that_lost_its_claim_ends_the_job_and_says_nothing_of_it() {
     let bench = Bench::on(Arc::clone(&fickle) as Arc<dyn JobStore>, config);
     let id = bench.hold();
     fickle.takes_away.store(true, Ordering::SeqCst);
-    until("the job has ended here", || bench.engine.running_node().is_none());
+    until("the job has ended here", || bench.engine.running_nodes().is_empty());
     let told = bench.told.lines();
     assert!(!told.iter().any(|line| line.starts_with("ended") || line == "interrupted"), "{told:?}");
     assert!(bench.engine.history_entry(&id).unwrap().is_none());

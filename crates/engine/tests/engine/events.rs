@@ -74,7 +74,7 @@ fn events_carry_the_job_and_its_client() {
     let submission = Submission { client_id: Some("me".to_owned()), prompt_id: Some(uuid(4)), ..show("a") };
     bench.run(submission);
     bench.told.until("the start", |event| match event {
-        Event::Job { prompt_id, client_id, event: JobEvent::Message(message) } => {
+        Event::Job { prompt_id, client_id, event: JobEvent::Message(message), .. } => {
             message.milestone == Milestone::Started
                 && **prompt_id == *uuid(4)
                 && client_id.as_deref() == Some("me")

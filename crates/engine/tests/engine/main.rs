@@ -11,3 +11,4 @@ mod models;
 mod queue;
 mod restart;
 mod support;
+mod workers;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine::{JobStatus, Milestone, Submission};
+use engine::{JobStatus, Milestone, RunningNode, Submission};
 use graph::{Literal, map};
 
 use super::support::*;
@@ -149,14 +149,20 @@ fn cancelling_finds_a_job_that_waits_or_runs() {
 #[test]
 fn a_client_that_comes_back_learns_which_node_runs() {
     let bench = Bench::new();
-    assert!(bench.engine.running_node().is_none());
+    assert!(bench.engine.running_nodes().is_empty());
     let job = bench.submit(Submission { client_id: Some("me".to_owned()), ..wait("x") });
     bench.props.until_waiting(1);
-    let running = bench.engine.running_node().unwrap();
-    assert_eq!(running, (job.prompt_id.clone(), Some("me".to_owned()), "1".to_owned()));
+    let running = bench.engine.running_nodes();
+    let expected = RunningNode {
+        prompt_id: job.prompt_id.clone(),
+        client_id: Some("me".to_owned()),
+        node: "1".to_owned(),
+        worker: bench.runtime.compute,
+    };
+    assert_eq!(running, [expected]);
     bench.props.permit(1);
     bench.told.until_ended(&job.prompt_id);
-    assert!(bench.engine.running_node().is_none());
+    assert!(bench.engine.running_nodes().is_empty());
 }
 
 #[test]

@@ -83,10 +83,11 @@ pub(crate) fn ids(jobs: &[Arc<Job>]) -> Vec<String> {
     jobs.iter().map(|job| job.prompt_id.clone()).collect()
 }
 
-/// A runtime on a device that only counts.
+/// A runtime on devices that only count.
 pub(crate) fn runtime() -> Runtime {
-    let device = Device::new(Arc::new(NullBackend::new(0, 1 << 30)), 1 << 30);
-    Runtime::new(runtime::Folders::default(), Registry::new([device]), DeviceId::null(0), Default::default())
+    let device = |ordinal| Device::new(Arc::new(NullBackend::new(ordinal, 1 << 30)), 1 << 30);
+    let devices = Registry::new([device(0), device(1)]);
+    Runtime::new(runtime::Folders::default(), devices, DeviceId::null(0), Default::default())
 }
 
 /// Waits until something is so.
@@ -133,6 +134,20 @@ impl Told {
     /// What was told so far, a short line each.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.events.lock().unwrap().iter().map(line).collect()
+    }
+
+    /// The workers that told of a job, each once.
+    pub(crate) fn workers_of(&self, id: &str) -> Vec<String> {
+        let events = self.events.lock().unwrap();
+        let worker = |event: &Event| match event {
+            Event::Job { prompt_id, place: Some(place), .. } if &**prompt_id == id => {
+                Some(place.worker.to_string())
+            }
+            _ => None,
+        };
+        let mut workers: Vec<String> = events.iter().filter_map(worker).collect();
+        workers.dedup();
+        workers
     }
 
     pub(crate) fn notices(&self) -> Vec<String> {

@@ -2,6 +2,7 @@
 //! start ComfyUI start Gantry.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -104,6 +105,34 @@ pub(crate) enum Verbosity {
     Critical,
 }
 
+/// The devices on which jobs run at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WorkerDevices {
+    /// Every accelerator, or the host if there is none.
+    Auto,
+    /// These.
+    These(Vec<DeviceId>),
+}
+
+impl FromStr for WorkerDevices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WorkerDevices, String> {
+        if text.trim().eq_ignore_ascii_case("auto") {
+            return Ok(WorkerDevices::Auto);
+        }
+        let mut devices = Vec::new();
+        for name in text.split(',') {
+            let device: DeviceId = name.trim().parse().map_err(|error| format!("{error}"))?;
+            if devices.contains(&device) {
+                return Err(format!("{device} is named twice; a device has one worker"));
+            }
+            devices.push(device);
+        }
+        Ok(WorkerDevices::These(devices))
+    }
+}
+
 /// Arguments of `serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
@@ -161,6 +190,10 @@ pub(crate) struct ServeArgs {
     /// Where models compute unless a node says otherwise
     #[arg(long, value_name = "DEVICE")]
     pub(crate) compute: Option<DeviceId>,
+    /// Run so many jobs at the same time, one on each of these devices, such as cuda:0,cuda:1; auto for all
+    /// accelerators
+    #[arg(long, value_name = "DEVICES", conflicts_with = "compute")]
+    pub(crate) workers: Option<WorkerDevices>,
     /// How loud the log is
     #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG", ignore_case = true)]
     pub(crate) verbose: Verbosity,
@@ -214,4 +247,23 @@ pub(crate) struct CheckArgs {
     pub(crate) folders: FolderArgs,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_read() {
+        let these = |ids: &[DeviceId]| Ok(WorkerDevices::These(ids.to_vec()));
+        assert_eq!("auto".parse(), Ok(WorkerDevices::Auto));
+        assert_eq!("cuda:1, cuda:0".parse(), these(&[DeviceId::cuda(1), DeviceId::cuda(0)]));
+        assert_eq!("sim:0".parse(), these(&[DeviceId::sim(0)]));
+        for (text, why) in
+            [("cuda:0,cuda:0", "cuda:0 is named twice"), ("", ""), ("gpu0", ""), ("sim:0,", "")]
+        {
+            let error = text.parse::<WorkerDevices>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
 }

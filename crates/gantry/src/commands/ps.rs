@@ -20,12 +20,13 @@ pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {
     if args.output.json {
         print_json(&json!({
             "running": stats["running"],
+            "workers": stats["workers"],
             "jobs": jobs["jobs"],
             "models": models["models"].as_array().map(|all| all.iter().map(held).collect::<Vec<_>>()),
             "devices": devices["devices"],
         }))?;
     } else {
-        print(&to_text(&jobs, &models, &devices))?;
+        print(&to_text(&jobs, &stats, &models, &devices))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -37,7 +38,7 @@ fn held(model: &Value) -> Value {
         "staged": key("staged"), "bytes": key("bytes") })
 }
 
-fn to_text(jobs: &Value, models: &Value, devices: &Value) -> String {
+fn to_text(jobs: &Value, stats: &Value, models: &Value, devices: &Value) -> String {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let size = |value: &Value| ByteSize(value.as_u64().unwrap_or(0)).to_string();
@@ -48,8 +49,7 @@ fn to_text(jobs: &Value, models: &Value, devices: &Value) -> String {
     } else {
         let mut table = Table::new(&["job", "state"]);
         for job in &jobs {
-            let state = if job["status"] == "in_progress" { "runs" } else { "waits" };
-            table.row(&[&word(&job["id"]), state]);
+            table.row(&[&word(&job["id"]), &state(job, &list(&stats["workers"]))]);
         }
         text += &table.to_string();
     }
@@ -75,6 +75,18 @@ fn to_text(jobs: &Value, models: &Value, devices: &Value) -> String {
     text + &format!("\n{table}")
 }
 
+/// Whether a job runs, and where, if there are several workers.
+fn state(job: &Value, workers: &[Value]) -> String {
+    if job["status"] != "in_progress" {
+        return "waits".to_owned();
+    }
+    let own = workers.iter().find(|worker| worker["running"]["prompt_id"] == job["id"]);
+    match own.and_then(|worker| worker["device"].as_str()) {
+        Some(device) if workers.len() > 1 => format!("runs on {device}"),
+        _ => "runs".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,13 +98,18 @@ mod tests {
         let models = json!({ "models": [{ "name": "m", "family": "F", "retention": "keep",
             "bytes": { "cpu": 1 << 20 } }] });
         let devices = json!({ "devices": [{ "id": "cpu", "name": "n", "used_bytes": 1 << 20, "budget_bytes": 1 << 30 }] });
-        let text = to_text(&jobs, &models, &devices);
+        let one = json!({ "workers": [{ "device": "cpu", "running": { "prompt_id": "a" } }] });
+        let text = to_text(&jobs, &one, &models, &devices);
         for line in
             ["a    runs", "b    waits", "m      F       cpu 1.00 MB  keep", "cpu     1.00 MB  1.00 GB  n"]
         {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
-        let none = to_text(&json!({ "jobs": [] }), &json!({ "models": [] }), &devices);
+        let two = json!({ "workers": [{ "device": "cuda:0", "running": null },
+            { "device": "cuda:1", "running": { "prompt_id": "a" } }] });
+        let text = to_text(&jobs, &two, &models, &devices);
+        assert!(text.lines().any(|found| found == "a    runs on cuda:1"), "{text}");
+        let none = to_text(&json!({ "jobs": [] }), &two, &json!({ "models": [] }), &devices);
         assert!(none.starts_with("no job runs or waits\n\nno model is loaded\n"), "{none}");
     }
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, ensure};
 use device::Registry;
-use engine::EngineConfig;
+use engine::{EngineConfig, NamedDevices};
 use graph::CacheMode;
+use meta::DeviceId;
 use runtime::Settings;
 use serde_json::json;
 use server::files::{FilesConfig, LogRing, WebPackages};
@@ -46,12 +47,14 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     make_database_folder(&database, &folders.user)?;
     warn_of_folders(&folders);
     remove_stale(&folders);
-    let runtime = serving::runtime(machine, folders, args.compute, settings(args))?;
+    let (workers, compute) = serving::workers(machine, args.workers.as_ref(), args.compute)?;
+    let settings = Settings { workers: workers.clone(), ..settings(args) };
+    let runtime = serving::runtime(machine, folders, compute, settings)?;
     let mut catalogue = nodes::catalogue(&runtime);
     if args.testing_nodes {
         nodes_testing::add(&mut catalogue, &runtime.host);
     }
-    tracing::info!("{} node classes; models compute on {}", catalogue.len(), runtime.compute);
+    tracing::info!("{} node classes; {}", catalogue.len(), computing(&workers, runtime.compute));
     let mut config = server_config(args, &runtime.folders, logs)?;
     config.sensors = Some(machine.sensors());
     let (has_front_end, has_token) = (config.files.front_end.is_some(), config.token.is_some());
@@ -63,6 +66,8 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
         history_limit: HISTORY,
         host_memory: host_memory(runtime.devices.clone()),
         onlooker: Some(Arc::new(NodeBar::new(bars, &catalogue, None))),
+        workers,
+        named_devices: Some(named_devices(&runtime.devices)),
         ..EngineConfig::default()
     };
     let (engine_slot, as_json) = (Arc::new(OnceLock::<Arc<engine::Engine>>::new()), args.json);
@@ -110,6 +115,21 @@ fn told_bind(error: server::Error, port: u16) -> anyhow::Error {
     }
 }
 
+/// Where models compute, for the log.
+fn computing(workers: &[DeviceId], compute: DeviceId) -> String {
+    let names: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    match names.as_slice() {
+        [] => format!("models compute on {compute}"),
+        names => format!("{} workers, on {}", names.len(), names.join(", ")),
+    }
+}
+
+/// What tells which devices a prompt names.
+fn named_devices(devices: &Registry) -> NamedDevices {
+    let known: Vec<DeviceId> = devices.iter().map(device::Device::id).collect();
+    Arc::new(move |prompt| nodes::named_devices(prompt, &known))
+}
+
 /// What is made of the flags for nodes.
 fn settings(args: &ServeArgs) -> Settings {
     Settings {
@@ -133,8 +153,10 @@ fn at_the_end(running: usize, waiting: usize) -> String {
         (0, 0) => return "stopping: no job runs or waits".to_owned(),
         (0, 1) => "the job that waits goes".to_owned(),
         (0, waiting) => format!("the {waiting} jobs that wait go"),
-        (_, 0) => "the running job goes".to_owned(),
-        (_, waiting) => format!("the running job and {waiting} that wait go"),
+        (1, 0) => "the running job goes".to_owned(),
+        (1, waiting) => format!("the running job and {waiting} that wait go"),
+        (running, 0) => format!("the {running} running jobs go"),
+        (running, waiting) => format!("the {running} running jobs and {waiting} that wait go"),
     };
     format!("stopping: {what} on at the next start")
 }
@@ -250,7 +272,7 @@ fn cache_mode(args: &CacheArgs) -> CacheMode {
 /// How much of the host's memory is in use.
 fn host_memory(devices: Registry) -> Option<engine::HostMemory> {
     let used = move || {
-        let memory = devices.get(meta::DeviceId::CPU).and_then(device::Device::memory);
+        let memory = devices.get(DeviceId::CPU).and_then(device::Device::memory);
         memory.map_or(0.0, |memory| 1.0 - memory.free as f64 / memory.total.max(1) as f64)
     };
     Some(Box::new(used))
@@ -265,6 +287,8 @@ mod tests {
         assert_eq!(at_the_end(0, 0), "stopping: no job runs or waits");
         assert_eq!(at_the_end(1, 0), "stopping: the running job goes on at the next start");
         assert_eq!(at_the_end(1, 2), "stopping: the running job and 2 that wait go on at the next start");
+        assert_eq!(at_the_end(2, 0), "stopping: the 2 running jobs go on at the next start");
+        assert_eq!(at_the_end(2, 3), "stopping: the 2 running jobs and 3 that wait go on at the next start");
         assert_eq!(at_the_end(0, 1), "stopping: the job that waits goes on at the next start");
     }
 }

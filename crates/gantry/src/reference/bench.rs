@@ -102,6 +102,7 @@ impl Bench {
             extra: Map::new(),
             secrets: Map::new(),
             cancel: Arc::new(AtomicBool::new(false)),
+            worker: None,
             observer: Arc::new(Quiet),
         };
         match Executor::new(Arc::clone(&self.catalogue), CacheMode::Classic).run(request).end {

@@ -20,4 +20,5 @@ mod stored_workflows;
 mod superseding;
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 mod truncated_file;
+mod workers;
 mod workflows;

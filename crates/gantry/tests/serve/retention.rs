@@ -9,6 +9,8 @@ use crate::prompts::{AUTOENCODER, CLIP_L, FLUX, T5, keep_loaded, text_to_image};
 use crate::server::Server;
 
 const DEVICE: [&str; 2] = ["--sim-device", "1gb@100gbps"];
+const TWO_WORKERS: [&str; 6] =
+    ["--sim-device", "1gb@100gbps", "--sim-device", "1gb@100gbps", "--workers", "sim:0,sim:1"];
 
 /// Only models that are marked to go.
 fn unload() -> Value {
@@ -60,8 +62,17 @@ fn used(server: &Server, id: &str) -> u64 {
 
 #[test]
 fn the_retention_table_holds() {
+    the_table_holds_with(&DEVICE);
+}
+
+#[test]
+fn the_retention_table_holds_with_two_workers() {
+    the_table_holds_with(&TWO_WORKERS);
+}
+
+fn the_table_holds_with(devices: &[&str]) {
     let folder = ScratchDir::new().unwrap();
-    let server = Server::start(folder.path(), &DEVICE);
+    let server = Server::start(folder.path(), devices);
     marked_models_leave_and_kept_ones_stay(&server);
     kept_models_are_not_touched(&server);
     for press in [unload(), both()] {

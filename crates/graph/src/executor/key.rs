@@ -1,9 +1,10 @@
 //! What a node's output is kept under: its class, its constants, and the keys of what it is linked to.
 //!
 //! Equal parts of two prompts have equal keys, whatever their nodes are called. A key is 128 bits of two
-//! hashes that are seeded anew by each executor, so nobody can choose inputs that collide.
+//! hashes that are seeded anew for each shelf, so nobody can choose inputs that collide.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::class::GraphInput;
 use crate::executor::live::LiveNode;
@@ -31,24 +32,24 @@ pub(super) struct KeyMaker {
     first: RandomState,
     second: RandomState,
     /// How many things were met that equal nothing.
-    unequalled: u64,
+    unequalled: AtomicU64,
 }
 
 /// A node's description, byte by byte; each part says what it is and how long.
 struct Signature<'a> {
     bytes: Vec<u8>,
-    unequalled: &'a mut u64,
+    unequalled: &'a AtomicU64,
 }
 
 impl KeyMaker {
     /// The key of a node. `source` gives the keys of linked nodes; one without a key equals nothing.
     pub(super) fn key(
-        &mut self,
+        &self,
         node: &LiveNode,
         fingerprint: &Fingerprint,
         source: impl Fn(&str) -> Option<Key>,
     ) -> Key {
-        let mut signature = Signature { bytes: Vec::with_capacity(256), unequalled: &mut self.unequalled };
+        let mut signature = Signature { bytes: Vec::with_capacity(256), unequalled: &self.unequalled };
         signature.text(&node.identity.class);
         match fingerprint {
             Fingerprint::None => signature.bytes.push(0),
@@ -103,8 +104,7 @@ impl Signature<'_> {
 
     /// Something that is not even equal to itself.
     fn unequalled(&mut self) {
-        *self.unequalled += 1;
-        let number = *self.unequalled;
+        let number = self.unequalled.fetch_add(1, Ordering::Relaxed);
         self.bytes.push(b'u');
         self.bytes.extend(number.to_le_bytes());
     }

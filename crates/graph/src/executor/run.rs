@@ -9,11 +9,10 @@ use indexmap::{IndexMap, IndexSet};
 use crate::class::{Failure, JobContext, Outcome, Outputs};
 use crate::event::{Identity, NodeFailure, Observer, RunEnd, RunEvent, RunReport};
 use crate::executor::RunRequest;
-use crate::executor::cache::{Cache, Entry};
+use crate::executor::cache::{Entry, Place};
 use crate::executor::calls::{Gathered, Planned, links_of, merge_outputs, merge_ui};
 use crate::executor::crew::{Crew, CrewCall, Returned};
 use crate::executor::gate::Gate;
-use crate::executor::key::KeyMaker;
 use crate::executor::live::{Classes, LiveGraph, LiveNode};
 use crate::executor::runner::Runner;
 use crate::executor::schedule::Schedule;
@@ -24,8 +23,7 @@ use crate::value::{Link, NodeId, Value};
 
 /// A prompt that runs.
 pub(super) struct Run<'a> {
-    pub(super) cache: &'a mut Cache,
-    pub(super) key_maker: &'a mut KeyMaker,
+    pub(super) cache: &'a Place,
     runner: &'a mut Runner,
     pub(super) graph: Arc<LiveGraph>,
     pub(super) job: Arc<JobContext>,
@@ -50,8 +48,7 @@ struct Expanding {
 
 /// What outlasts a run.
 pub(super) struct Lasting<'a> {
-    pub(super) cache: &'a mut Cache,
-    pub(super) key_maker: &'a mut KeyMaker,
+    pub(super) cache: &'a Place,
     pub(super) runner: &'a mut Runner,
 }
 
@@ -63,7 +60,7 @@ pub(super) enum Stop {
 
 impl<'a> Run<'a> {
     pub(super) fn new(request: RunRequest, mut classes: Classes, lasting: Lasting<'a>) -> Run<'a> {
-        let Lasting { cache, key_maker, runner } = lasting;
+        let Lasting { cache, runner } = lasting;
         let graph = Arc::new(LiveGraph::of(&request.prompt, &mut classes));
         let gate = Arc::new(Gate::new(request.observer));
         let job = Arc::new(JobContext {
@@ -72,13 +69,13 @@ impl<'a> Run<'a> {
             extra: request.extra,
             secrets: request.secrets,
             cancel: request.cancel,
+            worker: request.worker,
             ended: AtomicBool::new(false),
             observer: Arc::clone(&gate) as Arc<dyn Observer>,
             graph: Arc::clone(&graph) as _,
         });
         Run {
             cache,
-            key_maker,
             runner,
             graph,
             job,

@@ -240,7 +240,7 @@ impl Run<'_> {
     fn make_key(&mut self, node: &LiveNode) -> Key {
         let fingerprint = self.fingerprint(node);
         let source = |id: &str| self.graph.place(id).and_then(|place| self.supply.key(place));
-        self.key_maker.key(node, &fingerprint, source)
+        self.cache.key_maker().key(node, &fingerprint, source)
     }
 
     fn fingerprint(&self, node: &LiveNode) -> Fingerprint {

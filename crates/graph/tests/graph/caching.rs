@@ -1,7 +1,7 @@
 //! What is kept between prompts.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use graph::{CacheMode, Catalogue, Input, Object, Outcome, Schema};
 use serde_json::{Value as Json, json};
@@ -54,6 +54,49 @@ fn classic_forgets_what_the_next_prompt_has_not() {
     stage.run(chain(1, 2));
     stage.run(chain(4, 2));
     assert_eq!(stage.run(chain(1, 2)).started(), ["1", "2", "3"]);
+}
+
+#[test]
+fn executors_beside_each_other_share_what_is_kept() {
+    for mode in [CacheMode::Classic, CacheMode::Lru(100)] {
+        let mut one = Stage::new(mode);
+        let mut other = one.beside();
+        one.run(chain(1, 2));
+        assert_eq!(other.run(chain(1, 2)).cached(), ["1", "2", "3"], "what the one made");
+        other.executor.reset();
+        assert!(one.run(chain(1, 2)).cached().is_empty(), "forgotten for both");
+        other.run(chain(4, 2));
+        let left = one.run(chain(1, 2)).cached().len();
+        assert_eq!(left, if mode == CacheMode::Classic { 0 } else { 3 }, "a prompt came that has it not");
+    }
+}
+
+#[test]
+fn what_a_running_prompt_has_stays_while_others_begin() {
+    let inner = Arc::new(Mutex::new(None::<Stage>));
+    let mut catalogue = toys();
+    let schema = Schema::new("Meanwhile", "toys").input(Input::int("value", 0, 0, 9)).output("INT");
+    let others = Arc::clone(&inner);
+    catalogue.add(Toy::new(schema, move |call| {
+        // Another executor runs prompts of its own while this one is in the midst of its prompt.
+        let mut other = others.lock().unwrap();
+        for first in 5..8 {
+            other.as_mut().unwrap().run(chain(first, 2));
+        }
+        Ok(Outcome::one(call.int("value")?))
+    }));
+    let mut stage = Stage::with(catalogue, CacheMode::Classic);
+    *inner.lock().unwrap() = Some(stage.beside());
+    let prompt = |value: i64| {
+        let mut prompt = chain(1, 2);
+        prompt["4"] = json!({"class_type": "Meanwhile", "inputs": {"value": value}});
+        prompt["5"] = json!({"class_type": "Show", "inputs": {"value": ["4", 0]}});
+        prompt
+    };
+    stage.run(prompt(1));
+    let again = stage.run(prompt(2));
+    assert_eq!(again.cached(), ["1", "2", "3"], "what the others began with dropped nothing of it");
+    assert_eq!(again.started(), ["4", "5"]);
 }
 
 #[test]

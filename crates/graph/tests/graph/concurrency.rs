@@ -117,6 +117,7 @@ fn nothing_is_told_after_the_end() {
         extra: Map::new(),
         secrets: Map::new(),
         cancel,
+        worker: None,
         observer: Arc::new(move |event: RunEvent| {
             if let RunEvent::Text { .. } = event {
                 heard.fetch_add(1, Ordering::Relaxed);

@@ -333,6 +333,12 @@ impl Stage {
         Stage { catalogue, executor, cancel: Arc::default() }
     }
 
+    /// A stage that runs prompts at the same time and shares what is kept.
+    pub(crate) fn beside(&self) -> Stage {
+        let (catalogue, executor) = (Arc::clone(&self.catalogue), self.executor.beside());
+        Stage { catalogue, executor, cancel: Arc::default() }
+    }
+
     pub(crate) fn run(&mut self, json: Json) -> Ran {
         self.run_prompt(prompt(json))
     }
@@ -348,6 +354,7 @@ impl Stage {
             extra: Map::new(),
             secrets: Map::new(),
             cancel: Arc::clone(&self.cancel),
+            worker: None,
             observer: Arc::new(move |event: RunEvent| written.lock().unwrap().extend(line(&event))),
         });
         let log = std::mem::take(&mut *log.lock().unwrap());

@@ -7,13 +7,12 @@ use std::time::Instant;
 use graph::{Call, Catalogue, Failure, Input, Object, Outcome};
 use models::conditioning::TokenBias;
 use models::vision::redux::Redux;
-use residency::Cancel;
 
 use crate::class::class;
 use crate::conditioning::{after, changed_or_failed};
 use crate::value::{Array, ClipVisionOutput, Entry};
 use crate::{Error, Result, Runtime};
-use runtime::{Network, Source, Wanted, Work};
+use runtime::{Caller, Network, Source, Wanted, Work};
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -70,7 +69,7 @@ class! {
 fn tokens_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
     let handle = call.object::<StyleModelHandle>("style_model")?;
     let seen = call.object::<ClipVisionOutput>("clip_vision_output")?;
-    let redux = match &handle.source.network {
+    let redux = match &*handle.source.network {
         Network::Vision(vision) => vision.as_any().downcast_ref::<Redux>(),
         _ => None,
     };
@@ -78,9 +77,9 @@ fn tokens_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
         return Err(Failure::value(format!("{} is no style model", handle.source.name())));
     };
     let shape = seen.last.array_shape()?;
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+    let caller = Caller::of(&call.job);
     let wanted = Wanted { source: &handle.source, beside: &[], loras: &[], work: &Work::Look };
-    let values = runtime.with_session(wanted, &cancel, |opened| {
+    let values = runtime.with_session(wanted, &caller, |opened| {
         let started = Instant::now();
         let features = opened.session.lane()?.tensor(shape, &seen.last.values)?;
         let tokens = redux.tokens(&opened.session, &features)?.to_vec()?;

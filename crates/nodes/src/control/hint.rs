@@ -110,7 +110,7 @@ fn encoded(
             source.part
         )));
     };
-    let pixels = match &vae.source.network {
+    let pixels = match &*vae.source.network {
         Network::Autoencoder(autoencoder) => autoencoder.pixels_per_value(),
         _ => latents.pixels_per_value,
     };

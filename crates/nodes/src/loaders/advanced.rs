@@ -6,8 +6,8 @@ use graph::{Catalogue, Failure, Input, Outcome};
 
 use super::checkpoints::load_whole;
 use super::placing::{
-    Asked, device_input, device_of, expert_input, float_or, placing, text_or, usual_device,
-    virtual_vram_input,
+    Asked, automatic, device_input, device_of, expert_input, float_or, follows, placing, text_or,
+    usual_device, virtual_vram_input,
 };
 use super::variants::MODULE;
 use crate::Runtime;
@@ -39,7 +39,7 @@ class! {
     };
     |runtime, call| {
         let on = |input: &str| -> Result<Placing, Failure> {
-            Ok(Placing::automatic(device_of(runtime, call, input)?))
+            automatic(runtime, call, input)
         };
         let (model, clip, vae) = (on("unet_device")?, on("clip_device")?, on("vae_device")?);
         Ok(Outcome::values(load_whole(runtime, call, [&model, &clip, &vae])?))
@@ -77,6 +77,7 @@ class! {
             let expert = input("expert_mode_allocations");
             let asked = Asked {
                 compute: device_of(runtime, call, &input("compute_device"))?,
+                follows: follows(call, &input("compute_device")),
                 virtual_vram_gb: float_or(call, &input("virtual_vram_gb"), 0.0)?,
                 donors: vec![device_of(runtime, call, &input("donor_device"))?],
                 expert: text_or(call, &expert, "")?,
@@ -86,7 +87,7 @@ class! {
         let (model, clip) = (of("unet")?, of("clip")?);
         let vae = Placing {
             retention: model.retention,
-            ..Placing::automatic(device_of(runtime, call, "vae_device")?)
+            ..automatic(runtime, call, "vae_device")?
         };
         // Others leave once, before the first part is loaded, and not the parts themselves.
         let clip = Placing { eject_others: false, ..clip };

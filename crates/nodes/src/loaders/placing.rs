@@ -31,10 +31,15 @@ pub(super) fn expert_input(name: &str) -> Input {
     Input::text(name, "").with("multiline", false)
 }
 
-/// The device of an input; the runtime's own if it is absent.
+/// Whether an input that names a device is absent, and there are several workers that each have one.
+pub(super) fn follows(call: &Call, input: &str) -> bool {
+    call.job.worker.is_some() && call.inputs.first(input).is_none()
+}
+
+/// The device of an input; that of the job's worker if it is absent.
 pub(super) fn device_of(runtime: &Runtime, call: &Call, input: &str) -> Result<DeviceId, Failure> {
     if call.inputs.first(input).is_none() {
-        return Ok(runtime.compute);
+        return Ok(runtime.device_for(&call.job));
     }
     let name = call.text(input)?;
     DeviceId::from_str(name).map_err(|error| Failure::value(format!("{input} is {name:?}: {error}")))
@@ -43,6 +48,8 @@ pub(super) fn device_of(runtime: &Runtime, call: &Call, input: &str) -> Result<D
 /// Where bytes go, as a variant says it.
 pub(super) struct Asked<'a> {
     pub(super) compute: DeviceId,
+    /// Whether that is the device of the worker, because the user names none: another worker has its own.
+    pub(super) follows: bool,
     pub(super) virtual_vram_gb: f64,
     /// Who takes what leaves the compute device, in this order.
     pub(super) donors: Vec<DeviceId>,
@@ -58,12 +65,14 @@ impl Asked<'_> {
         let donors = self.donors.iter().filter(|donor| **donor != self.compute).map(ToString::to_string);
         let donors = donors.collect::<Vec<_>>().join(",");
         let moves = self.virtual_vram_gb > 0.0 && !donors.is_empty();
+        let compute = if self.follows { String::new() } else { self.compute.to_string() };
         let text = match (expert.is_empty(), moves) {
             // Somebody who writes the `#` says the normal mode as well.
             _ if expert.contains('#') => expert.to_owned(),
             (true, false) => return Ok(AllocationText::automatic()),
-            (_, true) => format!("{expert}#{};{};{donors}", self.compute, self.virtual_vram_gb),
-            (false, false) => format!("{expert}#{}", self.compute),
+            (_, true) => format!("{expert}#{compute};{};{donors}", self.virtual_vram_gb),
+            (false, false) if self.follows => expert.to_owned(),
+            (false, false) => format!("{expert}#{compute}"),
         };
         let devices: Vec<DeviceId> = runtime.devices.iter().map(device::Device::id).collect();
         let parsed = AllocationText::parse_for(&text, &devices);
@@ -94,10 +103,19 @@ pub(super) fn text_or<'a>(call: &'a Call, input: &str, absent: &'a str) -> Resul
     if call.inputs.first(input).is_some() { call.text(input) } else { Ok(absent) }
 }
 
+/// All of a network on the device of an input; on that of whoever uses it if the input is absent.
+pub(super) fn automatic(runtime: &Runtime, call: &Call, input: &str) -> Result<Placing, Failure> {
+    match call.inputs.first(input) {
+        Some(_) => Ok(Placing::automatic(device_of(runtime, call, input)?)),
+        None => Ok(Placing::following(runtime.device_for(&call.job))),
+    }
+}
+
 /// A placing by its parts.
 pub(super) fn placing(runtime: &Runtime, call: &Call, asked: &Asked<'_>) -> Result<Placing, Failure> {
     Ok(Placing {
         compute: asked.compute,
+        follows: asked.follows,
         allocation: asked.allocation(runtime)?,
         retention: retention_of(call)?,
         eject_others: eject_of(call)?,

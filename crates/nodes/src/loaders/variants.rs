@@ -6,8 +6,8 @@ use graph::{Call, Catalogue, Failure, Input, Literal, NodeClass, Outcome, Schema
 use meta::DeviceId;
 
 use super::placing::{
-    Asked, device_input, device_of, expert_input, float_or, placing, text_or, usual_device,
-    virtual_vram_input,
+    Asked, automatic, device_input, device_of, expert_input, float_or, follows, placing, text_or,
+    usual_device, virtual_vram_input,
 };
 use super::{Loader, LoaderKind, path_of};
 use crate::Runtime;
@@ -120,12 +120,15 @@ impl LoaderClass {
         let runtime = &self.runtime;
         if self.variant == Variant::Plain {
             let on_host = call.inputs.first("device").is_some() && call.text("device")? == "cpu";
-            return Ok(Placing::automatic(if on_host { DeviceId::CPU } else { runtime.compute }));
+            return Ok(match on_host {
+                true => Placing::automatic(DeviceId::CPU),
+                false => Placing::following(runtime.device_for(&call.job)),
+            });
+        }
+        if self.variant == Variant::Device {
+            return automatic(runtime, call, self.device_name());
         }
         let compute = device_of(runtime, call, self.device_name())?;
-        if self.variant == Variant::Device {
-            return Ok(Placing::automatic(compute));
-        }
         let legacy = self.variant == Variant::Legacy;
         let others =
             legacy && call.inputs.first("use_other_vram").is_some() && call.boolean("use_other_vram")?;
@@ -143,6 +146,7 @@ impl LoaderClass {
         let absent = if legacy { 0.0 } else { USUAL_GIGABYTES };
         let asked = Asked {
             compute,
+            follows: follows(call, self.device_name()),
             virtual_vram_gb: float_or(call, "virtual_vram_gb", absent)?,
             donors,
             expert: text_or(call, "expert_mode_allocations", "")?,

@@ -150,7 +150,7 @@ fn write(runtime: &Runtime, call: &Call, prefix: &str, parts: &[Written<'_>]) ->
 }
 
 fn predicts_velocity(part: &Written<'_>) -> bool {
-    match &part.source.network {
+    match &*part.source.network {
         runtime::Network::Diffusion(model, _) => model.sampling().parameterization() == Parameterization::V,
         _ => false,
     }

@@ -173,7 +173,7 @@ fn levels(control: &Control, sampling: &ModelSampling) -> (f32, f32) {
 
 /// An error if a network is for other models.
 fn check_fits(source: &Source, network: &dyn ControlNetwork, model: &Model) -> Result<()> {
-    let family = match &model.source.network {
+    let family = match &*model.source.network {
         Network::Diffusion(_, family) => family.name,
         _ => "",
     };

@@ -92,7 +92,7 @@ impl Patches {
 fn check_fits(patching: &Patching, model: &Model) -> Result<()> {
     let source = &patching.patch.source;
     let network = source.patch_network()?;
-    let family = match &model.source.network {
+    let family = match &*model.source.network {
         Network::Diffusion(_, family) => family.name,
         _ => "",
     };

@@ -4,7 +4,6 @@ use graph::{Call, Failure, Literal, Picture};
 use image::imageops::FilterType;
 use models::conditioning::Scene;
 use models::diffusion::{Kept, Recording};
-use residency::Cancel;
 use sampling::{
     Conditioning, Latent, LatentShape, LatentSpec, Observer, Request, Sampler, Step, Tuning, noise,
     resize_mask, sample,
@@ -19,7 +18,7 @@ use super::predicting::{Evaluator, Question, RunsBeside};
 use super::step_shape::largest_step;
 use crate::value::LatentImage;
 use crate::{Error, Result};
-use runtime::{Model, PreviewMethod, Runtime, Wanted};
+use runtime::{Caller, Model, PreviewMethod, Runtime, Wanted};
 
 /// Pixels along the longer side of a preview, unless a setting says so.
 const PREVIEW_SIZE: usize = 512;
@@ -135,7 +134,7 @@ impl Work<'_> {
         let control_works = controls.works(&conditionings, &evaluated, &self.run.sigmas, shape);
         let patches = Patches::prepare(self.runtime, self.call, model, &conditionings, (shape, &work))?;
         let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, work: &work };
-        let cancel = Cancel::from(std::sync::Arc::clone(&self.call.job.cancel));
+        let caller = Caller::of(&self.call.job);
         let mut watching = Watching::new(self.runtime, self.call, model.latent()?);
         let image = match self.mask {
             Some(_) if !self.latent.is_zero() => {
@@ -146,7 +145,7 @@ impl Work<'_> {
         let mut others = controls.wanted(model, &control_works);
         others.extend(patches.wanted());
         let times: Vec<f32> = self.run.sigmas.iter().map(|sigma| model.sampling.timestep(*sigma)).collect();
-        let latent = self.runtime.with_sessions(wanted, &others, &cancel, |opened, others| {
+        let latent = self.runtime.with_sessions(wanted, &others, &caller, |opened, others| {
             let (mask, image) = (self.mask.as_ref(), image.as_ref());
             let scene = Scene { shape, mask, image, seed: self.run.seed, times: &times };
             let (for_controls, for_patches) = others.split_at(control_works.len());

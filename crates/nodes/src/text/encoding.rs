@@ -8,8 +8,7 @@ use models::text::{
     ChatTemplate, EncodeOptions, Encoded, EncoderUse, PictureTokens, PromptOptions, Reads, Symbol, TextModel,
     Token, Tokens, name_of,
 };
-use residency::Cancel;
-use runtime::{Clip, Runtime, Source, Wanted, Work};
+use runtime::{Caller, Clip, Runtime, Source, Wanted, Work};
 use tensor::{Lane, Tensor};
 
 use super::embeddings::EmbeddingFiles;
@@ -142,8 +141,8 @@ impl Job<'_> {
         }
         let work = Work::text(&tokens);
         let wanted = Wanted { source, beside: &self.clip.encoders, loras: &self.clip.loras, work: &work };
-        let cancel = Cancel::from(Arc::clone(&self.call.job.cancel));
-        self.runtime.with_session(wanted, &cancel, |opened| {
+        let caller = Caller::of(&self.call.job);
+        self.runtime.with_session(wanted, &caller, |opened| {
             let lane = opened.session.lane()?;
             let vectors = files.tensors(&tokens, lane)?;
             let pictures = shown.iter().map(|picture| picture.on(lane)).collect::<Result<Vec<_>>>()?;

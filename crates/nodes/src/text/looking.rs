@@ -1,12 +1,9 @@
 //! Pictures for language models that read them among words.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use graph::Call;
-use residency::Cancel;
-
-use runtime::{Clip, Network, PictureSize, Runtime, Wanted};
+use runtime::{Caller, Clip, Network, PictureSize, Runtime, Wanted};
 
 use super::SeenPicture;
 use super::encoding::to_array;
@@ -25,7 +22,7 @@ pub(crate) fn look(runtime: &Runtime, call: &Call, clip: &Clip, image: &Image) -
         ))
     };
     let source = clip.tower.as_ref().ok_or_else(without)?;
-    let Network::Vision(model) = &source.network else { return Err(without()) };
+    let Network::Vision(model) = &*source.network else { return Err(without()) };
     let tower = model.tower().ok_or_else(without)?;
     let image = image.frames([0])?.with_channels(3)?;
     let [height, width] = tower.fitting_size([image.height, image.width]);
@@ -33,8 +30,8 @@ pub(crate) fn look(runtime: &Runtime, call: &Call, clip: &Clip, image: &Image) -
     let size = PictureSize { batch: 1, frames: 1, height, width, evaluations: 1, text: None };
     let work = source.network.usual_work(size);
     let wanted = Wanted { source, beside: &[], loras: &[], work: &work };
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    runtime.with_session(wanted, &cancel, |opened| {
+    let caller = Caller::of(&call.job);
+    runtime.with_session(wanted, &caller, |opened| {
         let started = Instant::now();
         let seen = tower.look(&opened.session, [height, width], &image.values)?;
         let values = to_array(&seen.tokens)?;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Outcome};
 use models::detect;
 use models::text::{EncodeOptions, Layer, PromptOptions};
-use residency::Cancel;
 
 use crate::class::class;
 use crate::value::{Array, Conditioning, Entry};
 use crate::{Error, Result, Runtime};
-use runtime::{Network, Placing, Source, Wanted, Work};
+use meta::DeviceId;
+use runtime::{Caller, Network, Placing, Source, Wanted, Work};
 
 /// Adds the class of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: Arc<Runtime>) {
@@ -42,8 +42,8 @@ class! {
 }
 
 fn encode_nothing(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
-    let source = find(runtime)?;
-    let Network::Text(text) = &source.network else {
+    let source = find(runtime, runtime.device_for(&call.job))?;
+    let Network::Text(text) = &*source.network else {
         return Err(Failure::value(format!("{} is no text encoder", source.name())));
     };
     let encoder = &text.encoder;
@@ -51,8 +51,8 @@ fn encode_nothing(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
     let tokens = text.tokenizer.tokenize("", PromptOptions::default(), 0);
     let work = Work::text(&tokens);
     let wanted = Wanted { source: &source, beside: &[], loras: &[], work: &work };
-    let cancel = Cancel::from(Arc::clone(&call.job.cancel));
-    let array = runtime.with_session(wanted, &cancel, |opened| {
+    let caller = Caller::of(&call.job);
+    let array = runtime.with_session(wanted, &caller, |opened| {
         let options = EncodeOptions { layer, ..EncodeOptions::default() };
         let encoded = encoder.encode(&opened.session, &tokens, options)?;
         let kept = encoded.cond.slice(1, 0, TOKENS)?;
@@ -62,12 +62,12 @@ fn encode_nothing(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
 }
 
 /// The first text encoder of Stable Diffusion 2 that there is.
-fn find(runtime: &Runtime) -> Result<Source> {
+fn find(runtime: &Runtime, device: DeviceId) -> Result<Source> {
     let named = |folder: &'static str| {
         let names = runtime.names(folder).into_iter();
         names.filter_map(move |name| runtime.find(folder, &name).ok())
     };
-    let found = FOLDERS.into_iter().flat_map(named).find_map(|path| encoder_in(runtime, &path));
+    let found = FOLDERS.into_iter().flat_map(named).find_map(|path| encoder_in(runtime, &path, device));
     found.ok_or_else(|| {
         let folder = runtime.folders.places(FOLDERS[0]).first().cloned().unwrap_or_default();
         Error::Told(format!(
@@ -79,11 +79,11 @@ fn find(runtime: &Runtime) -> Result<Source> {
 }
 
 /// The encoder in a file, if it has one; what cannot be read has none.
-fn encoder_in(runtime: &Runtime, path: &Path) -> Option<Source> {
+fn encoder_in(runtime: &Runtime, path: &Path, device: DeviceId) -> Option<Source> {
     let file = runtime.open_file(path).ok()?;
     let detected = detect(&file);
-    let sources = Source::encoders(&file, &detected, &Placing::automatic(runtime.compute)).ok()?;
-    sources.into_iter().find(|source| match &source.network {
+    let sources = Source::encoders(&file, &detected, &Placing::following(device)).ok()?;
+    sources.into_iter().find(|source| match &*source.network {
         Network::Text(text) => text.encoder.key() == "clip_h" && text.encoder.width() == WIDTH,
         _ => false,
     })

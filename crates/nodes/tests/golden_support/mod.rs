@@ -177,6 +177,7 @@ impl Bench {
             extra: Map::new(),
             secrets: Map::new(),
             cancel,
+            worker: None,
             observer: watcher,
         };
         Job { request, events, stop_after_steps }

@@ -113,6 +113,7 @@ impl Workbench {
             extra: self.extra.clone(),
             secrets: Map::new(),
             cancel: Arc::new(AtomicBool::new(false)),
+            worker: None,
             ended: AtomicBool::new(false),
             observer,
             graph: Arc::new(NoGraph),

@@ -1,5 +1,6 @@
 //! The hub's thread: events become frames, in order, for those they are for.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,8 +23,15 @@ pub(super) struct Dispatcher {
     stats: Arc<Stats>,
     waiting_preview_bytes: Arc<AtomicUsize>,
     preview_side: usize,
-    /// The job that runs and who sent it.
-    job: Option<(JobProgress, Option<Arc<str>>)>,
+    /// The jobs that run, by their ids.
+    jobs: HashMap<Arc<str>, Told>,
+}
+
+/// A job that runs, as far as it was told.
+struct Told {
+    progress: JobProgress,
+    /// Who sent it.
+    sender: Option<Arc<str>>,
 }
 
 impl Dispatcher {
@@ -33,23 +41,31 @@ impl Dispatcher {
         waiting_preview_bytes: Arc<AtomicUsize>,
         preview_side: usize,
     ) -> Dispatcher {
-        Dispatcher { roster, stats, waiting_preview_bytes, preview_side, job: None }
+        Dispatcher { roster, stats, waiting_preview_bytes, preview_side, jobs: HashMap::new() }
     }
 
     /// Works until nobody can send any more.
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
         loop {
-            let deadline = self.job.as_ref().and_then(|(progress, _)| progress.deadline());
+            let deadline = self.jobs.values().filter_map(|job| job.progress.deadline()).min();
             let next = match deadline {
                 None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => commands.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
             match next {
                 Ok(command) => self.obey(command),
-                Err(RecvTimeoutError::Timeout) => self.tell_held(false),
+                Err(RecvTimeoutError::Timeout) => self.tell_all_due(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Tells what was held back of every job whose time has come.
+    fn tell_all_due(&mut self) {
+        let now = Instant::now();
+        let due = self.jobs.iter().filter(|(_, job)| job.progress.deadline().is_some_and(|at| at <= now));
+        let due: Vec<Arc<str>> = due.map(|(id, _)| Arc::clone(id)).collect();
+        due.iter().for_each(|id| self.tell_held(id, false));
     }
 
     fn obey(&mut self, command: Command) {
@@ -60,22 +76,22 @@ impl Dispatcher {
                 self.roster
                     .deliver(&Audience::Everyone, frame::text("notification", &json!({ "value": line })));
             }
-            Command::Event(at, Event::Job { prompt_id, client_id, event }, totals) => {
-                self.stats.record(at, &prompt_id, &event, totals.as_ref());
+            Command::Event(at, Event::Job { prompt_id, client_id, place, event }, totals) => {
+                self.stats.record(at, (&prompt_id, place.as_ref()), &event, totals.as_ref());
                 self.enter(&prompt_id, client_id, &event);
                 self.tell(&prompt_id, event);
             }
         }
     }
 
-    /// Sees to it that the job that is told of is the current one.
-    fn enter(&mut self, prompt_id: &Arc<str>, client_id: Option<Arc<str>>, event: &JobEvent) {
+    /// Sees to it that the job that is told of is among those that run.
+    fn enter(&mut self, prompt_id: &Arc<str>, sender: Option<Arc<str>>, event: &JobEvent) {
         let is_start = matches!(event, JobEvent::Message(message) if message.milestone == Milestone::Started);
-        let is_other = self.job.as_ref().is_none_or(|(progress, _)| progress.prompt_id() != prompt_id);
-        if is_start || is_other {
-            self.tell_held(true);
-            self.roster.set_running(None);
-            self.job = Some((JobProgress::new(Arc::clone(prompt_id)), client_id));
+        if is_start || !self.jobs.contains_key(prompt_id) {
+            self.tell_held(prompt_id, true);
+            self.roster.set_running(prompt_id, None);
+            let progress = JobProgress::new(Arc::clone(prompt_id));
+            self.jobs.insert(Arc::clone(prompt_id), Told { progress, sender });
         }
     }
 
@@ -85,27 +101,27 @@ impl Dispatcher {
             JobEvent::Started(identity) => self.started(&identity, prompt_id),
             JobEvent::Progress(progress) => self.progress(progress, prompt_id),
             JobEvent::Text(identity, line) => {
-                self.roster.deliver(&self.watchers(), frame::node_text(&identity.node, &line));
+                self.roster.deliver(&self.watchers(prompt_id), frame::node_text(&identity.node, &line));
             }
             JobEvent::Executed(identity, ui) => self.executed(&identity, ui.as_ref(), prompt_id),
-            JobEvent::Finished(identity) => self.finished(&identity),
+            JobEvent::Finished(identity) => self.finished(&identity, prompt_id),
             JobEvent::Blocked(why) => {
-                self.tell_held(false);
-                self.to_sender(|| frame::text(message::ERROR, &message::failure(prompt_id, &why)));
+                self.tell_held(prompt_id, false);
+                self.to_sender(prompt_id, || frame::text(message::ERROR, &message::failure(prompt_id, &why)));
             }
             JobEvent::Ended { .. } => {
-                self.tell_held(true);
-                self.roster.set_running(None);
-                self.to_sender(|| frame::ended(prompt_id));
-                self.job = None;
+                self.tell_held(prompt_id, true);
+                self.roster.set_running(prompt_id, None);
+                self.to_sender(prompt_id, || frame::ended(prompt_id));
+                self.jobs.remove(prompt_id);
             }
         }
     }
 
     /// One of the `execution_*` events. Everything before it must be told.
     fn message(&mut self, told: &JobMessage, prompt_id: &str) {
-        self.tell_held(true);
-        let to = match (self.sender(), &told.milestone) {
+        self.tell_held(prompt_id, true);
+        let to = match (self.sender(prompt_id), &told.milestone) {
             (None, Milestone::Interrupted { .. }) => Some(Audience::Everyone),
             (sender, _) => sender,
         };
@@ -116,28 +132,28 @@ impl Dispatcher {
     }
 
     fn started(&mut self, identity: &Identity, prompt_id: &str) {
-        self.tell_held(false);
-        if let Some((progress, _)) = &mut self.job {
-            progress.start(identity);
+        self.tell_held(prompt_id, false);
+        if let Some(job) = self.jobs.get_mut(prompt_id) {
+            job.progress.start(identity);
         }
-        self.tell_snapshot_if_due();
-        if let Some(Audience::Client(sender)) = self.sender() {
-            self.roster.set_running(Some((sender, identity.display.to_string())));
+        self.tell_snapshot_if_due(prompt_id);
+        if let Some(Audience::Client(sender)) = self.sender(prompt_id) {
+            self.roster.set_running(prompt_id, Some((sender, identity.display.to_string())));
         }
-        self.to_sender(|| frame::executing(identity, prompt_id));
+        self.to_sender(prompt_id, || frame::executing(identity, prompt_id));
     }
 
     fn executed(&mut self, identity: &Identity, ui: Option<&Map>, prompt_id: &str) {
-        self.tell_held(false);
-        self.to_sender(|| frame::executed(identity, ui, prompt_id));
+        self.tell_held(prompt_id, false);
+        self.to_sender(prompt_id, || frame::executed(identity, ui, prompt_id));
     }
 
-    fn finished(&mut self, identity: &Identity) {
-        self.tell_held(false);
-        if let Some((progress, _)) = &mut self.job {
-            progress.finish(identity);
+    fn finished(&mut self, identity: &Identity, prompt_id: &str) {
+        self.tell_held(prompt_id, false);
+        if let Some(job) = self.jobs.get_mut(prompt_id) {
+            job.progress.finish(identity);
         }
-        self.tell_snapshot_if_due();
+        self.tell_snapshot_if_due(prompt_id);
     }
 
     fn progress(&mut self, progress: Progress, prompt_id: &str) {
@@ -147,24 +163,24 @@ impl Dispatcher {
         }
         let now = Instant::now();
         let tick = Tick { identity, value, max, is_plain };
-        let Some((job, _)) = &mut self.job else { return };
-        if !job.holds(&tick.identity.node)
-            && let Some(other) = job.take_held(now)
+        let Some(job) = self.jobs.get_mut(prompt_id) else { return };
+        if !job.progress.holds(&tick.identity.node)
+            && let Some(other) = job.progress.take_held(now)
         {
             self.tell_tick(&other, None, prompt_id);
         }
-        let Some((job, _)) = &mut self.job else { return };
+        let Some(job) = self.jobs.get_mut(prompt_id) else { return };
         // A tick with a picture is always told: the picture is what takes time, not the tick.
-        if job.tick(tick.clone(), now) || picture.is_some() {
-            job.take_held(now);
+        if job.progress.tick(tick.clone(), now) || picture.is_some() {
+            job.progress.take_held(now);
             self.tell_tick(&tick, picture.as_ref(), prompt_id);
         }
     }
 
     /// The snapshot, then the preview and the older event in the order that each client knows.
     fn tell_tick(&mut self, tick: &Tick, picture: Option<&Picture>, prompt_id: &str) {
-        self.tell_snapshot_if_due();
-        let to = self.watchers();
+        self.tell_snapshot_if_due(prompt_id);
+        let to = self.watchers(prompt_id);
         let clients = self.roster.reached(&to);
         if clients.is_empty() {
             return;
@@ -185,52 +201,51 @@ impl Dispatcher {
         }
     }
 
-    /// Tells what was held back; with `all`, the nodes too, however many they are.
-    fn tell_held(&mut self, all: bool) {
-        let Some((progress, _)) = &mut self.job else { return };
-        let prompt_id = Arc::clone(progress.prompt_id());
-        if let Some(tick) = progress.take_held(Instant::now()) {
-            self.tell_tick(&tick, None, &prompt_id);
+    /// Tells what was held back of a job; with `all`, the nodes too, however many they are.
+    fn tell_held(&mut self, prompt_id: &str, all: bool) {
+        let Some(job) = self.jobs.get_mut(prompt_id) else { return };
+        if let Some(tick) = job.progress.take_held(Instant::now()) {
+            self.tell_tick(&tick, None, prompt_id);
         }
-        if all && self.job.as_ref().is_some_and(|(progress, _)| progress.is_changed()) {
-            self.tell_snapshot();
+        if all && self.jobs.get(prompt_id).is_some_and(|job| job.progress.is_changed()) {
+            self.tell_snapshot(prompt_id);
         } else {
-            self.tell_snapshot_if_due();
+            self.tell_snapshot_if_due(prompt_id);
         }
     }
 
-    fn tell_snapshot_if_due(&mut self) {
-        let is_due = self.job.as_ref().is_some_and(|(progress, _)| progress.is_due(Instant::now()));
+    fn tell_snapshot_if_due(&mut self, prompt_id: &str) {
+        let is_due = self.jobs.get(prompt_id).is_some_and(|job| job.progress.is_due(Instant::now()));
         if is_due {
-            self.tell_snapshot();
+            self.tell_snapshot(prompt_id);
         }
     }
 
-    fn tell_snapshot(&mut self) {
-        let to = self.watchers();
+    fn tell_snapshot(&mut self, prompt_id: &str) {
+        let to = self.watchers(prompt_id);
         let is_reached = self.roster.is_reached(&to);
-        let Some((progress, _)) = &mut self.job else { return };
+        let Some(job) = self.jobs.get_mut(prompt_id) else { return };
         if is_reached {
-            let data = progress.snapshot(Instant::now());
+            let data = job.progress.snapshot(Instant::now());
             self.roster.deliver(&to, frame::raw("progress_state", &data));
         } else {
-            progress.skip();
+            job.progress.skip();
         }
     }
 
-    /// Who sent the job.
-    fn sender(&self) -> Option<Audience> {
-        let (_, sender) = self.job.as_ref()?;
-        sender.as_ref().map(|id| Audience::Client(id.to_string()))
+    /// Who sent a job.
+    fn sender(&self, prompt_id: &str) -> Option<Audience> {
+        let sender = self.jobs.get(prompt_id)?.sender.as_ref();
+        sender.map(|id| Audience::Client(id.to_string()))
     }
 
     /// Who sees a job's progress: its sender, or everybody if nobody in particular sent it.
-    fn watchers(&self) -> Audience {
-        self.sender().unwrap_or(Audience::Everyone)
+    fn watchers(&self, prompt_id: &str) -> Audience {
+        self.sender(prompt_id).unwrap_or(Audience::Everyone)
     }
 
-    fn to_sender(&self, frame: impl FnOnce() -> axum::extract::ws::Message) {
-        if let Some(sender) = self.sender() {
+    fn to_sender(&self, prompt_id: &str, frame: impl FnOnce() -> axum::extract::ws::Message) {
+        if let Some(sender) = self.sender(prompt_id) {
             self.roster.deliver(&sender, frame());
         }
     }

@@ -56,10 +56,6 @@ impl JobProgress {
         }
     }
 
-    pub(super) fn prompt_id(&self) -> &Arc<str> {
-        &self.prompt_id
-    }
-
     /// A node starts.
     pub(super) fn start(&mut self, identity: &Identity) {
         self.write(identity, "running", 0.0, 1.0);

@@ -14,12 +14,15 @@ use super::{Audience, frame};
 #[derive(Default)]
 pub(crate) struct Roster(Mutex<Listed>);
 
+/// Who sent a job, and the node of it that is shown.
+type Shown = (String, String);
+
 #[derive(Default)]
 struct Listed {
     clients: HashMap<String, Arc<Client>>,
     remaining: usize,
-    /// Who sent the running job, and the node of it that is shown.
-    running: Option<(String, String)>,
+    /// By running job, in the order in which they began: who sent it, and the node of it that is shown.
+    running: Vec<(String, Shown)>,
 }
 
 impl Roster {
@@ -29,9 +32,7 @@ impl Roster {
         let client = Arc::new(Client::new(id.clone()));
         let mut listed = self.lock();
         client.push(frame::status(listed.remaining, Some(&id)));
-        if let Some((owner, node)) = &listed.running
-            && *owner == id
-        {
+        for (_, (_, node)) in listed.running.iter().filter(|(_, (owner, _))| *owner == id) {
             client.push(frame::executing_again(node));
         }
         listed.clients.insert(id, Arc::clone(&client));
@@ -106,9 +107,16 @@ impl Roster {
         self.lock().remaining = remaining;
     }
 
-    /// What a client that comes back is told.
-    pub(super) fn set_running(&self, running: Option<(String, String)>) {
-        self.lock().running = running;
+    /// What a client that comes back is told of a job; nothing once it has ended.
+    pub(super) fn set_running(&self, job: &str, shown: Option<Shown>) {
+        let running = &mut self.lock().running;
+        let found = running.iter().position(|(id, _)| id == job);
+        match (found, shown) {
+            (Some(found), Some(shown)) => running[found].1 = shown,
+            (Some(found), None) => drop(running.remove(found)),
+            (None, Some(shown)) => running.push((job.to_owned(), shown)),
+            (None, None) => {}
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Listed> {
@@ -149,15 +157,23 @@ mod tests {
     fn a_client_that_comes_back_learns_what_runs() {
         let roster = Roster::default();
         roster.set_remaining(3);
-        roster.set_running(Some(("a".to_owned(), "7".to_owned())));
+        roster.set_running("p", Some(("a".to_owned(), "6".to_owned())));
+        roster.set_running("p", Some(("a".to_owned(), "7".to_owned())));
+        roster.set_running("q", Some(("c".to_owned(), "8".to_owned())));
+        roster.set_running("r", Some(("a".to_owned(), "9".to_owned())));
         let frames = received(&roster.connect(Some("a".to_owned())));
         assert_eq!(
             frames,
             [
                 r#"{"type":"status","data":{"status":{"exec_info":{"queue_remaining":3}},"sid":"a"}}"#,
-                r#"{"type":"executing","data":{"node":"7"}}"#
-            ]
+                r#"{"type":"executing","data":{"node":"7"}}"#,
+                r#"{"type":"executing","data":{"node":"9"}}"#
+            ],
+            "one of each job that it sent"
         );
+        roster.set_running("p", None);
+        roster.set_running("r", None);
+        assert_eq!(received(&roster.connect(Some("a".to_owned()))).len(), 1, "they ended");
         assert_eq!(received(&roster.connect(Some("b".to_owned()))).len(), 1);
     }
 

@@ -14,7 +14,7 @@ struct Described {
     method: &'static str,
     path: &'static str,
     summary: &'static str,
-    /// Parameters of its query, all of them whole numbers and none needed.
+    /// Parameters of its query, whole numbers but for an id, and none needed.
     asks: &'static [&'static str],
     /// The schema of its body.
     takes: Option<&'static str>,
@@ -109,8 +109,8 @@ const ROUTES: &[Described] = &[
     Described {
         method: "get",
         path: "/gantry/preview",
-        summary: "The latest picture of what is being made, as a JPEG; 204 if there is none",
-        asks: &[],
+        summary: "The latest picture of what is being made, in any job or in one, as a JPEG; 204 if there is none",
+        asks: &["prompt_id"],
         takes: None,
         gives: ("200", None),
         fails: &[],
@@ -169,8 +169,11 @@ fn operation(route: &Described) -> Value {
     let parameters = id.into_iter().chain(route.asks.iter().map(|name| (*name, "query")));
     let parameters: Vec<Value> = parameters
         .map(|(name, place)| {
-            let whole = json!({ "type": "integer", "minimum": 0 });
-            json!({ "name": name, "in": place, "required": place == "path", "schema": whole })
+            let schema = match name {
+                "prompt_id" => json!({ "type": "string" }),
+                _ => json!({ "type": "integer", "minimum": 0 }),
+            };
+            json!({ "name": name, "in": place, "required": place == "path", "schema": schema })
         })
         .collect();
     if !parameters.is_empty() {
@@ -324,7 +327,9 @@ fn work_schemas() -> Value {
         ("measured_seconds_per_step", number.clone()),
     ];
     let models = list("ModelRun");
-    let job = [("prompt_id", text.clone()), ("seconds", number.clone()), ("models", models)];
+    let worker = json!({ "type": ["string", "null"] });
+    let job =
+        [("prompt_id", text.clone()), ("worker", worker), ("seconds", number.clone()), ("models", models)];
     let ended = [("streamed_blocks", whole.clone()), ("nodes", json!({ "type": "array", "items": node }))];
     let waiting = [("prompt_id", text.clone()), ("nodes", whole.clone()), ("since_ms", number.clone())];
     let words = ["prompt_id", "node", "class", "message"].map(|name| (name, text.clone()));
@@ -335,8 +340,12 @@ fn work_schemas() -> Value {
     running["type"] = json!(["object", "null"]);
     json!({
         "Stats": object(&[
-            ("running", json!({ "$ref": "#/components/schemas/RunningJob" })), ("waiting", whole.clone()),
+            ("running", json!({ "$ref": "#/components/schemas/RunningJob" })), ("workers", list("Worker")),
+            ("waiting", whole.clone()),
             ("jobs", list("JobStats")), ("clients", whole.clone()), ("kept_models_missing", whole),
+        ]),
+        "Worker": object(&[
+            ("device", text.clone()), ("running", json!({ "$ref": "#/components/schemas/RunningJob" })),
         ]),
         "RunningJob": running,
         "WaitingJob": object(&waiting),

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use engine::{DeviceReport, Engine, PlanRefusal, WorkerFault, WorkerReport};
 use graph::Literal;
+use meta::DeviceId;
 use residency::{ModelId, Retention};
 use serde::Serialize;
 use serde_json::json;
@@ -96,7 +97,7 @@ async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answer 
             snapshots: snapshot_shapes(engine, after),
             queue: queue_shapes(engine),
             errors: here.live.failures(),
-            preview: here.live.preview().map(|(number, ..)| number),
+            preview: here.live.preview(None).map(|(number, ..)| number),
         })
     })
     .await
@@ -160,9 +161,9 @@ fn device_shapes(app: &App, report: &WorkerReport) -> Result<Vec<DeviceShape>, S
     report.devices.iter().map(shape).collect()
 }
 
-/// The latest picture of what is being made.
-async fn preview(State(app): State<Arc<App>>) -> Answer {
-    let picture = app.live.preview().map(|(_, _, picture)| picture);
+/// The latest picture of what is being made, in the job that is named or in any.
+async fn preview(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answer {
+    let picture = app.live.preview(asked.get("prompt_id")).map(|(_, _, picture)| picture);
     ask(&app, move |_| {
         let bytes = picture.map(|picture| nodes::picture::preview_jpeg(&picture, PREVIEW.0, PREVIEW.1));
         match bytes {
@@ -288,20 +289,37 @@ async fn stats(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answe
 /// What jobs do and did.
 #[derive(Serialize)]
 struct StatsShape {
+    /// The job that runs, of several the one that began first.
     running: Option<RunningJob>,
+    /// Who runs jobs, and what each runs.
+    workers: Vec<WorkerShape>,
     waiting: usize,
     jobs: Vec<JobStats>,
     clients: usize,
     kept_models_missing: u64,
 }
 
+/// A worker.
+#[derive(Serialize)]
+struct WorkerShape {
+    /// Where it computes.
+    device: String,
+    running: Option<RunningJob>,
+}
+
 impl StatsShape {
     fn of(engine: &Engine, report: &WorkerReport, hub: &Hub, jobs: Option<u64>) -> StatsShape {
         let jobs = jobs.map_or(JOBS, |jobs| usize::try_from(jobs).unwrap_or(usize::MAX));
         let running = hub.stats().running(Instant::now(), &Totals::of(report.activity()));
+        let worker = |device: &DeviceId| {
+            let device = device.to_string();
+            let own = running.iter().find(|job| job.worker.as_ref() == Some(&device));
+            WorkerShape { running: own.cloned(), device }
+        };
         StatsShape {
-            waiting: engine.remaining().saturating_sub(usize::from(running.is_some())),
-            running,
+            waiting: engine.remaining().saturating_sub(running.len()),
+            workers: report.workers.iter().map(worker).collect(),
+            running: running.first().cloned(),
             jobs: hub.stats().latest(jobs),
             clients: hub.roster().len(),
             kept_models_missing: report.kept_models_missing,

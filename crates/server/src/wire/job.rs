@@ -28,12 +28,21 @@ impl Serialize for History<'_> {
 
 /// One entry of the history.
 pub(crate) fn history_entry(entry: &HistoryEntry) -> Value {
-    json!({
+    let mut shown = json!({
         "prompt": item(&entry.job),
         "outputs": by_node(&entry.outputs),
         "status": status(entry),
         "meta": identities(entry),
-    })
+    });
+    add_worker(&mut shown, entry);
+    shown
+}
+
+/// Who ran it, where there were several.
+fn add_worker(shown: &mut Value, entry: &HistoryEntry) {
+    if let Some(worker) = &entry.worker {
+        shown["worker"] = json!(worker);
+    }
 }
 
 fn status(entry: &HistoryEntry) -> Value {
@@ -129,6 +138,7 @@ fn add_end(shown: &mut Value, entry: &HistoryEntry) {
     if let Some(end) = entry.end().filter(|end| matches!(end.milestone, Milestone::Failed(_))) {
         shown[message::ERROR] = message::data(&entry.job.prompt_id, end);
     }
+    add_worker(shown, entry);
     let summary = OutputSummary::of(entry);
     shown["outputs_count"] = json!(summary.count);
     shown["previewable_outputs_count"] = json!(summary.previewable);

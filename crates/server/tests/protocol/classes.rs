@@ -11,6 +11,8 @@ use runtime::Settings;
 use runtime::{Folders, Runtime};
 use server::{FilesConfig, Server, ServerConfig};
 
+use crate::WORKERS;
+
 /// Gives a number.
 struct Number;
 
@@ -82,7 +84,17 @@ pub(crate) async fn start_with(config: ServerConfig) -> Server {
 }
 
 pub(crate) async fn start_in(config: ServerConfig, folders: Folders) -> Server {
-    Server::start(config, EngineConfig::default(), catalogue(), studio_in(folders)).await.unwrap()
+    Server::start(config, engine(), catalogue(), studio_in(folders)).await.unwrap()
+}
+
+/// An engine with as many workers as the tests are to have.
+pub(crate) fn engine() -> EngineConfig {
+    EngineConfig { workers: workers(), ..EngineConfig::default() }
+}
+
+/// The devices of the workers; none if there is one, which has all devices.
+fn workers() -> Vec<DeviceId> {
+    if WORKERS == 1 { Vec::new() } else { (0..WORKERS).map(DeviceId::null).collect() }
 }
 
 pub(crate) fn catalogue() -> Arc<Catalogue> {
@@ -98,7 +110,8 @@ pub(crate) fn runtime() -> Arc<Runtime> {
 }
 
 fn studio_in(folders: Folders) -> Arc<Runtime> {
-    let device = Device::new(Arc::new(NullBackend::new(0, 1 << 30)), 1 << 30);
-    let devices = Registry::new([device]);
-    Arc::new(Runtime::new(folders, devices, DeviceId::null(0), Settings::default()))
+    let device = |ordinal| Device::new(Arc::new(NullBackend::new(ordinal, 1 << 30)), 1 << 30);
+    let devices = Registry::new((0..WORKERS).map(device));
+    let settings = Settings { workers: workers(), ..Settings::default() };
+    Arc::new(Runtime::new(folders, devices, DeviceId::null(0), settings))
 }

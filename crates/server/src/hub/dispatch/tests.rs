@@ -18,7 +18,8 @@ impl Desk {
     }
 
     fn tell(&mut self, client: Option<&str>, event: JobEvent) {
-        let event = Event::Job { prompt_id: "p".into(), client_id: client.map(Into::into), event };
+        let event =
+            Event::Job { prompt_id: "p".into(), client_id: client.map(Into::into), place: None, event };
         self.dispatcher.obey(Command::Event(Instant::now(), event, None));
     }
 }
@@ -153,7 +154,12 @@ fn what_is_held_back_is_told_when_nothing_follows() {
     let (send, receive) = mpsc::channel();
     let thread = std::thread::spawn(move || dispatcher.run(&receive));
     for value in [1.0, 2.0] {
-        let event = Event::Job { prompt_id: "p".into(), client_id: None, event: tick("1", value, false) };
+        let event = Event::Job {
+            prompt_id: "p".into(),
+            client_id: None,
+            place: None,
+            event: tick("1", value, false),
+        };
         send.send(Command::Event(Instant::now(), event, None)).unwrap();
     }
     std::thread::sleep(std::time::Duration::from_millis(200));

@@ -53,11 +53,21 @@ fn entry(outputs: &str, last: Milestone) -> HistoryEntry {
         identities: [("3".into(), who("3"))].into_iter().collect(),
         succeeded: last == Milestone::Succeeded,
         messages: vec![message(10, Milestone::Started), message(25, last)],
+        worker: None,
     }
 }
 
 fn record(entry: HistoryEntry, status: JobStatus) -> JobRecord {
     JobRecord { job: Arc::new(entry.job.clone()), status, entry: Some(Arc::new(entry)) }
+}
+
+#[test]
+fn of_several_workers_the_one_that_ran_it_is_named() {
+    let alone = entry("{}", Milestone::Succeeded);
+    let several = HistoryEntry { worker: Some("cuda:1".to_owned()), ..alone.clone() };
+    assert_eq!(history_entry(&alone).get("worker"), None);
+    assert_eq!(history_entry(&several)["worker"], "cuda:1");
+    assert_eq!(listed(&record(several, JobStatus::Completed))["worker"], "cuda:1");
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! Who asks for a network: the job that it works for, and where that job's worker computes.
+
+use std::sync::Arc;
+
+use graph::JobContext;
+use meta::DeviceId;
+use residency::Cancel;
+
+use crate::Runtime;
+
+/// A job, as far as devices are concerned. It travels with every call, so that one runtime serves several workers.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Says when the job is to end.
+    pub cancel: Cancel,
+    /// Where its worker computes; the runtime's own device if it is not said.
+    pub device: Option<DeviceId>,
+}
+
+impl Caller {
+    /// The job of a call.
+    #[must_use]
+    pub fn of(job: &JobContext) -> Caller {
+        Caller { cancel: Cancel::from(Arc::clone(&job.cancel)), device: device_of(job) }
+    }
+}
+
+impl Runtime {
+    /// Where the nodes of a job compute unless they say otherwise.
+    #[must_use]
+    pub fn device_for(&self, job: &JobContext) -> DeviceId {
+        device_of(job).unwrap_or(self.compute)
+    }
+}
+
+/// Workers are called by their devices.
+fn device_of(job: &JobContext) -> Option<DeviceId> {
+    job.worker.as_deref().and_then(|name| name.parse().ok())
+}
