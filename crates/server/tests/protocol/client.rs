@@ -85,6 +85,23 @@ pub(crate) async fn submit(server: &Server, client: Option<&str>, prompt: Value)
     answer.json()["prompt_id"].as_str().unwrap().to_owned()
 }
 
+/// Gives every worker but one a job that takes long, and waits until all run; how many jobs that were. What is queued
+/// next waits.
+pub(crate) async fn occupy_others(server: &Server) -> usize {
+    let others = usize::from(crate::WORKERS) - 1;
+    for number in 0..others {
+        let long = show(1000 + number as u64, json!({ "steps": 1000, "step_ms": 20 }));
+        submit(server, None, long).await;
+    }
+    loop {
+        let queue = get(server, "/queue").await.json();
+        if queue["queue_running"].as_array().unwrap().len() == others + 1 {
+            return others;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// A socket.
 pub(crate) struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
 

@@ -6,7 +6,7 @@ use runtime::Folders;
 use serde_json::json;
 
 use super::classes::{config, start, start_in, start_with};
-use super::client::{Socket, get, post, request, show, submit};
+use super::client::{Socket, get, occupy_others, post, request, show, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_machine_is_shown() {
@@ -57,6 +57,7 @@ async fn the_page_gets_the_queue_the_picture_and_what_failed() {
     let failed = submit(&server, Some("a"), failing).await;
     let slow = show(1, json!({ "steps": 500, "step_ms": 20, "with_pictures": true }));
     let running = submit(&server, Some("a"), slow).await;
+    occupy_others(&server).await;
     let waiting = submit(&server, None, show(2, json!({}))).await;
     while socket.next().await.unwrap().kind() != "progress" {}
     let now = get(&server, "/gantry/now").await.json();
@@ -152,8 +153,10 @@ async fn a_wrong_allocation_is_told_with_its_place() {
     assert_eq!(fault["place"]["text"], "null:0,1gb;cuda:7,*");
     assert_eq!((&fault["place"]["start"], &fault["place"]["end"]), (&json!(11), &json!(17)));
     assert_eq!(fault["place"]["problem"], "there is no device cuda:7 here");
-    assert_eq!(fault["place"]["hint"], "available: null:0");
-    assert_eq!(fault["available"], json!([{ "device": "null:0", "bytes": 1 << 30 }]));
+    let devices: Vec<String> = (0..crate::WORKERS).map(|ordinal| format!("null:{ordinal}")).collect();
+    assert_eq!(fault["place"]["hint"], format!("available: {}", devices.join(", ")));
+    let bytes = |device: &String| json!({ "device": device, "bytes": 1 << 30 });
+    assert_eq!(fault["available"], json!(devices.iter().map(bytes).collect::<Vec<_>>()));
     assert!(fault["error"].as_str().unwrap().contains("^^^^^^ there is no device cuda:7"));
     let while_typing = post(&server, "/gantry/plan?faults=200", &question).await;
     assert_eq!((while_typing.status, while_typing.json()), (200, fault));
@@ -171,6 +174,7 @@ async fn the_running_job_is_told() {
     let server = start().await;
     assert!(get(&server, "/gantry/stats").await.json()["running"].is_null());
     let id = submit(&server, None, show(1, json!({ "steps": 1000, "step_ms": 5 }))).await;
+    occupy_others(&server).await;
     let _waits = submit(&server, None, show(2, json!({}))).await;
     let mut stats = json!({});
     for _ in 0..400 {
