@@ -13,6 +13,7 @@ mod clip_vision;
 mod control;
 mod model_patches;
 mod placing;
+mod selecting;
 mod text_encoders;
 mod upscale;
 mod variants;
@@ -38,6 +39,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     clip_vision::add(catalogue, runtime);
     control::add(catalogue, runtime);
     model_patches::add(catalogue, runtime);
+    selecting::add(catalogue, runtime);
 }
 
 /// What a loader is for; it decides what its variants' device input is called and what they default to.

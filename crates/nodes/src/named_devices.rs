@@ -10,6 +10,8 @@ use placement::AllocationText;
 const ALLOCATIONS: &str = "expert_mode_allocations";
 /// The input that lets older loaders spread over all accelerators.
 const ALL_OTHERS: &str = "use_other_vram";
+/// The input that lets the evaluations of a step run on several accelerators, whichever are fastest.
+const SEVERAL: &str = "max_gpus";
 
 /// The accelerators among `known` that the constants of a prompt name, in whatever node they stand: a name may reach its
 /// loader over a link. The host is everybody's, so it is not among them.
@@ -23,7 +25,8 @@ pub fn named_devices(prompt: &Prompt, known: &[DeviceId]) -> BTreeSet<DeviceId> 
 }
 
 fn named_by(input: &str, value: &Literal, known: &[DeviceId]) -> Vec<DeviceId> {
-    if input == ALL_OTHERS && matches!(value, Literal::Bool(true)) {
+    let is_several = input == SEVERAL && value.as_int().is_none_or(|count| count > 1);
+    if is_several || (input == ALL_OTHERS && matches!(value, Literal::Bool(true))) {
         return known.to_vec();
     }
     let Some(text) = value.as_text() else { return Vec::new() };
@@ -32,7 +35,14 @@ fn named_by(input: &str, value: &Literal, known: &[DeviceId]) -> Vec<DeviceId> {
         let parsed = AllocationText::parse_for(text, known);
         return parsed.map(|parsed| parsed.allocation().devices()).unwrap_or_default();
     }
-    text.parse().into_iter().collect()
+    numbered_gpu(text, known.iter().copied()).or_else(|| text.parse().ok()).into_iter().collect()
+}
+
+/// The accelerator that ComfyUI calls `gpu:0`, `gpu:1` and so on, in the order of their ids.
+pub(crate) fn numbered_gpu(name: &str, known: impl Iterator<Item = DeviceId>) -> Option<DeviceId> {
+    let number: usize = name.strip_prefix("gpu:")?.parse().ok()?;
+    let accelerators: BTreeSet<DeviceId> = known.filter(|id| *id != DeviceId::CPU).collect();
+    accelerators.into_iter().nth(number)
 }
 
 #[cfg(test)]
@@ -57,6 +67,10 @@ mod tests {
             ["sim:0", "sim:2"]
         );
         assert!(named(vec![("device", "sim:7".into())]).is_empty(), "there is none");
+        assert_eq!(named(vec![("device", "gpu:1".into())]), ["sim:1"]);
+        assert!(named(vec![("device", "gpu:3".into())]).is_empty(), "there is none");
+        assert_eq!(named(vec![("max_gpus", Literal::Int(2))]).len(), 3);
+        assert!(named(vec![("max_gpus", Literal::Int(1))]).is_empty());
     }
 
     #[test]

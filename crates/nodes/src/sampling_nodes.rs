@@ -14,6 +14,7 @@ mod reusing;
 mod run;
 mod schedules;
 mod step_shape;
+mod work_units;
 
 use std::sync::Arc;
 

@@ -6,7 +6,8 @@ use graph::JobContext;
 use meta::DeviceId;
 use residency::Cancel;
 
-use crate::Runtime;
+use crate::planning::Demand;
+use crate::{Result, Runtime, Source, Work};
 
 /// A job, as far as devices are concerned. It travels with every call, so that one runtime serves several workers.
 #[derive(Clone, Debug)]
@@ -30,6 +31,26 @@ impl Runtime {
     #[must_use]
     pub fn device_for(&self, job: &JobContext) -> DeviceId {
         device_of(job).unwrap_or(self.compute)
+    }
+}
+
+impl Runtime {
+    /// Where a network computes for a caller.
+    #[must_use]
+    pub fn device_of(&self, source: &Source, caller: &Caller) -> DeviceId {
+        match source.placing.follows {
+            true => caller.device.unwrap_or(self.compute),
+            false => source.placing.compute,
+        }
+    }
+
+    /// Seconds that some work is predicted to take of a network where it is placed.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn predicted_s(&self, source: &Source, work: &Work) -> Result<f64> {
+        let demand = Demand { work: Some(work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        Ok(self.plan(source, demand)?.plan.prediction.seconds_per_step)
     }
 }
 

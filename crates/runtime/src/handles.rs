@@ -26,6 +26,8 @@ pub struct Model {
     pub guidance: Guidance,
     /// What changes its image between blocks, in the order in which nodes said it.
     pub patches: Vec<Arc<Patching>>,
+    /// On how many accelerators the evaluations of a step may run at the same time.
+    pub most_devices: usize,
 }
 
 /// Text encoders that belong together: `CLIP`.
@@ -122,6 +124,7 @@ impl Model {
             differential: None,
             guidance: Guidance::default(),
             patches: Vec::new(),
+            most_devices: 1,
         })
     }
 

@@ -141,6 +141,8 @@ pub struct Source {
     pub cast: Option<DType>,
     /// Where it goes.
     pub placing: Placing,
+    /// Where it goes as its loader said it.
+    said: Placing,
     /// When the file was last changed: a changed file is another model.
     pub modified: Option<SystemTime>,
     weights: OnceLock<Vec<(String, Shape)>>,
@@ -214,6 +216,7 @@ impl Source {
             part: self.part.clone(),
             cast: self.cast,
             placing: self.placing.clone(),
+            said: self.said.clone(),
             modified: self.modified,
             weights: OnceLock::new(),
             base: Some(Base { file: Arc::clone(&base.file), identity: Identity::of(base) }),
@@ -232,20 +235,45 @@ impl Source {
         if let Some(known) = elsewhere.iter().find(|source| source.placing.compute == device) {
             return Some(Arc::clone(known));
         }
-        let source = Arc::new(Source {
+        let source = Arc::new(self.placed(Placing { compute: device, ..self.placing.clone() }));
+        elsewhere.push(Arc::clone(&source));
+        Some(source)
+    }
+
+    /// The same network on a device, wherever its loader put it.
+    #[must_use]
+    pub fn placed_on(&self, device: DeviceId) -> Source {
+        let is_automatic = self.placing.allocation.allocation().devices().is_empty();
+        let allocation = self.placing.allocation.clone();
+        self.placed(Placing {
+            compute: device,
+            follows: false,
+            // What names devices means other ones.
+            allocation: if is_automatic { allocation } else { AllocationText::automatic() },
+            ..self.placing.clone()
+        })
+    }
+
+    /// The same network where its loader put it.
+    #[must_use]
+    pub fn as_loaded(&self) -> Source {
+        self.placed(self.said.clone())
+    }
+
+    fn placed(&self, placing: Placing) -> Source {
+        Source {
             file: Arc::clone(&self.file),
             network: Arc::clone(&self.network),
             part: self.part.clone(),
             cast: self.cast,
-            placing: Placing { compute: device, ..self.placing.clone() },
+            placing,
+            said: self.said.clone(),
             modified: self.modified,
             weights: self.weights.clone(),
             base: self.base.clone(),
             claim: Mutex::default(),
             elsewhere: Mutex::default(),
-        });
-        elsewhere.push(Arc::clone(&source));
-        Some(source)
+        }
     }
 
     /// The control network.
@@ -299,6 +327,7 @@ impl Source {
             network: Arc::new(network),
             part: part.clone(),
             cast: None,
+            said: placing.clone(),
             placing,
             modified: crate::runtime::modified(file.path()),
             weights: OnceLock::new(),

@@ -9,6 +9,7 @@ mod golden;
 mod http;
 mod limits;
 mod model_files;
+mod one_picture_on_two;
 mod plans;
 mod prompts;
 mod restart;

@@ -223,7 +223,7 @@ impl EncoderUse {
         let options = self.prompt_options(options);
         let mut tokens = tokenizer.tokenize(text, options, least);
         let length = tokens.chunks.first().map_or(0, Vec::len);
-        if length % self.multiple.max(1) != 0 {
+        if !length.is_multiple_of(self.multiple.max(1)) {
             tokens = tokenizer.tokenize(text, options, length.next_multiple_of(self.multiple));
         }
         if self.most.is_some() {

@@ -113,6 +113,11 @@ impl Controls {
         Ok(self.networks.len() - 1)
     }
 
+    /// Whether no network controls anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
     /// The largest step of each network in a run over these levels that evaluates some of the conditionings.
     pub(crate) fn works(
         &self,

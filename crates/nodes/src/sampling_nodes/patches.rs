@@ -71,6 +71,11 @@ impl Patches {
         self.networks.len() - 1
     }
 
+    /// Whether nothing patches the model.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
     /// What is opened beside the model.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
         let wanted = |(source, work)| Wanted { source, beside: &[], loras: &[], work };

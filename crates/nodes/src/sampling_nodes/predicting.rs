@@ -18,10 +18,12 @@ use super::coverage::{Coverage, weighted_mean};
 use super::entries::{Counting, ReadyEntry, counting_at};
 use super::guider::Guider;
 use super::reusing::{GuessedEvaluations, Key};
+use super::work_units::{self, Order, Units};
 use crate::Result;
 
 /// A conditioning: its entries, and where they stand among all of the run.
-struct Side<'a> {
+#[derive(Clone)]
+pub(crate) struct Side<'a> {
     entries: &'a [ReadyEntry],
     first: usize,
 }
@@ -67,6 +69,8 @@ struct View<'a> {
 pub(crate) struct RunsBeside<'a> {
     pub(crate) controls: ControlRuns<'a>,
     pub(crate) patches: Vec<Box<dyn PatchRun + 'a>>,
+    /// Other devices that take conditionings of a step.
+    pub(crate) units: Option<Units>,
 }
 
 /// A diffusion model with its conditionings, at a latent size.
@@ -80,6 +84,26 @@ pub(crate) struct Evaluator<'a> {
     controls: ControlRuns<'a>,
     patches: Vec<Box<dyn PatchRun + 'a>>,
     guessed: Option<RefCell<GuessedEvaluations>>,
+    /// Other accelerators that evaluate at the same time, if there are any.
+    units: Option<Units>,
+}
+
+/// What all conditionings of a run say, and where each has its entries.
+pub(crate) fn conditioned<'a>(
+    guider: &Guider,
+    conditionings: &'a [Vec<ReadyEntry>],
+) -> (Vec<Conditioned<'a>>, Vec<Side<'a>>) {
+    let (mut conds, mut sides) = (Vec::new(), Vec::new());
+    for (which, entries) in conditionings.iter().enumerate() {
+        sides.push(Side { entries, first: conds.len() });
+        conds.extend(entries.iter().map(|ready| Conditioned {
+            cond: &ready.entry.cond,
+            // A default entry looks at the whole latent.
+            window: (!ready.entry.is_default).then(|| ready.coverage.window()),
+            is_negative: guider.guiding.is_negative(which),
+        }));
+    }
+    (conds, sides)
 }
 
 impl<'a> Evaluator<'a> {
@@ -87,24 +111,13 @@ impl<'a> Evaluator<'a> {
     pub(crate) fn new(
         runtime: &'a Runtime,
         opened: &'a Opened,
-        guider: &'a Guider,
-        conditionings: &'a [Vec<ReadyEntry>],
+        model: &'a Model,
+        (conds, sides): (&[Conditioned<'a>], &[Side<'a>]),
         beside: RunsBeside<'a>,
         scene: &Scene<'_>,
     ) -> Result<Evaluator<'a>> {
-        let RunsBeside { controls, patches } = beside;
-        let model = &*guider.model;
-        let diffusion = model.diffusion()?;
-        let (mut conds, mut sides) = (Vec::new(), Vec::new());
-        for (which, entries) in conditionings.iter().enumerate() {
-            sides.push(Side { entries, first: conds.len() });
-            conds.extend(entries.iter().map(|ready| Conditioned {
-                cond: &ready.entry.cond,
-                // A default entry looks at the whole latent.
-                window: (!ready.entry.is_default).then(|| ready.coverage.window()),
-                is_negative: guider.guiding.is_negative(which),
-            }));
-        }
+        let RunsBeside { controls, patches, units } = beside;
+        let (diffusion, sides) = (model.diffusion()?, sides.to_vec());
         let takes = diffusion.takes();
         let unknown = conds.iter().flat_map(|conditioned| conditioned.cond.inputs());
         let mut unknown: Vec<String> =
@@ -115,14 +128,14 @@ impl<'a> Evaluator<'a> {
         if !unknown.is_empty() {
             tracing::warn!("{} has no use for {}; it is left out", model.source.name(), unknown.join(", "));
         }
-        let run = diffusion.start(&opened.session, &conds, scene)?;
+        let run = diffusion.start(&opened.session, conds, scene)?;
         let guessed = match &model.guidance.reuse {
             Some(Reusing::Evaluations(rule)) => {
                 Some(RefCell::new(GuessedEvaluations::new(rule, &model.sampling)))
             }
             _ => None,
         };
-        Ok(Evaluator { runtime, opened, run, model, diffusion, sides, controls, patches, guessed })
+        Ok(Evaluator { runtime, opened, run, model, diffusion, sides, controls, patches, guessed, units })
     }
 
     /// The clean latents that conditionings see in `x`, by their places, in one pass over the model: each the mean of
@@ -194,7 +207,10 @@ impl<'a> Evaluator<'a> {
             };
             return Ok(outputs.iter().zip(&places).map(denoised).collect());
         }
-        let outputs = self.outputs(&keys, &inputs, &places, sigma)?;
+        let outputs = match &self.units {
+            Some(units) if keys.len() > 1 => self.shared_outputs(units, &keys, (&inputs, &places), sigma)?,
+            _ => self.outputs(&keys, &inputs, &places, sigma)?,
+        };
         if let Some(guessed) = &self.guessed {
             guessed.borrow_mut().remember(&keys, &each, &outputs, sigma);
         }
@@ -202,6 +218,36 @@ impl<'a> Evaluator<'a> {
             sampling.calculate_denoised(sigma, output, &views[*place].part)
         };
         Ok(outputs.iter().zip(&places).map(denoised).collect())
+    }
+
+    /// What the model gives for inputs at these places, the others' shares on their accelerators at the same time.
+    fn shared_outputs(
+        &self,
+        units: &Units,
+        keys: &[&Key],
+        (inputs, places): (&[Cow<'_, Latent>], &[usize]),
+        sigma: f32,
+    ) -> Result<Vec<Latent>> {
+        let (shares, time) = (units.shares(keys.len()), self.model.sampling.timestep(sigma));
+        let of = |unit: usize| (0..keys.len()).filter(|at| shares[*at] == unit).collect::<Vec<usize>>();
+        let last = shares.iter().copied().max().unwrap_or(0);
+        let ordered = (1..=last).map(|unit| {
+            let own = of(unit);
+            let evaluations = own.iter().map(|at| (keys[*at].cond, places[*at])).collect();
+            let inputs = inputs.iter().map(|input| Latent::clone(input)).collect();
+            (own, units.order(unit, Order { inputs, evaluations, time }))
+        });
+        let ordered: Vec<_> = ordered.collect();
+        let own = of(0);
+        let (own_keys, own_places): (Vec<&Key>, Vec<usize>) =
+            own.iter().map(|at| (keys[*at], places[*at])).unzip();
+        let mut given: Vec<(usize, Latent)> =
+            own.into_iter().zip(self.outputs(&own_keys, inputs, &own_places, sigma)?).collect();
+        for (own, answered) in ordered {
+            given.extend(own.into_iter().zip(work_units::answer(&answered)?));
+        }
+        given.sort_by_key(|(at, _)| *at);
+        Ok(given.into_iter().map(|(_, output)| output).collect())
     }
 
     /// What the model gives for inputs at these places, in one pass.
@@ -247,7 +293,7 @@ impl<'a> View<'a> {
 }
 
 /// A latent on a device, with the axes that it has.
-fn on_device(lane: &Lane, latent: &Latent) -> Result<Tensor> {
+pub(super) fn on_device(lane: &Lane, latent: &Latent) -> Result<Tensor> {
     let shape = LatentShape::of(latent)?;
     let LatentShape { batch, channels, frames, height, width } = shape;
     Ok(match latent.shape().len() {

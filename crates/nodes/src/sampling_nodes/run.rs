@@ -14,8 +14,9 @@ use super::entries::ready;
 use super::guided::Steering;
 use super::guider::Guider;
 use super::patches::Patches;
-use super::predicting::{Evaluator, Question, RunsBeside};
+use super::predicting::{Evaluator, Question, RunsBeside, conditioned};
 use super::step_shape::largest_step;
+use super::work_units::{Split, Start, Units};
 use crate::value::LatentImage;
 use crate::{Error, Result};
 use runtime::{Caller, Model, PreviewMethod, Runtime, Wanted};
@@ -133,8 +134,13 @@ impl Work<'_> {
         let evaluated: Vec<usize> = questions.iter().map(|question| question.side).collect();
         let control_works = controls.works(&conditionings, &evaluated, &self.run.sigmas, shape);
         let patches = Patches::prepare(self.runtime, self.call, model, &conditionings, (shape, &work))?;
-        let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, work: &work };
         let caller = Caller::of(&self.call.job);
+        let split = match controls.is_empty() && patches.is_empty() {
+            true => Split::of(self.runtime, &caller, model, &work)?,
+            false => None,
+        };
+        let work = split.as_ref().map_or(&work, |split| &split.own);
+        let wanted = Wanted { source: &model.source, beside: &[], loras: &model.loras, work };
         let mut watching = Watching::new(self.runtime, self.call, model.latent()?);
         let image = match self.mask {
             Some(_) if !self.latent.is_zero() => {
@@ -144,18 +150,25 @@ impl Work<'_> {
         };
         let mut others = controls.wanted(model, &control_works);
         others.extend(patches.wanted());
+        others.extend(split.iter().flat_map(|split| split.wanted(model)));
+        let (conds, sides) = conditioned(self.guider, &conditionings);
         let times: Vec<f32> = self.run.sigmas.iter().map(|sigma| model.sampling.timestep(*sigma)).collect();
         let latent = self.runtime.with_sessions(wanted, &others, &caller, |opened, others| {
             let (mask, image) = (self.mask.as_ref(), image.as_ref());
             let scene = Scene { shape, mask, image, seed: self.run.seed, times: &times };
+            let helping = split.as_ref().map_or(0, Split::others);
+            let (others, helpers) = others.split_at(others.len() - helping);
             let (for_controls, for_patches) = others.split_at(control_works.len());
-            let beside = RunsBeside {
-                controls: ControlRuns::new(self.runtime, &controls, for_controls, &scene)?,
-                patches: patches.start(for_patches)?,
-            };
-            let evaluator =
-                Evaluator::new(self.runtime, opened, self.guider, &conditionings, beside, &scene)?;
-            self.through(&evaluator, &mut watching)
+            let controls = ControlRuns::new(self.runtime, &controls, for_controls, &scene)?;
+            let patches = patches.start(for_patches)?;
+            let start =
+                Start { runtime: self.runtime, diffusion: model.diffusion()?, conds: &conds, scene: &scene };
+            std::thread::scope(|scope| {
+                let units = split.as_ref().map(|split| Units::start(scope, split, helpers, start));
+                let (said, beside) = ((&*conds, &*sides), RunsBeside { controls, patches, units });
+                let evaluator = Evaluator::new(self.runtime, opened, model, said, beside, &scene)?;
+                self.through(&evaluator, &mut watching)
+            })
         });
         if let Some(failure) = watching.failure.take() {
             return Err(failure);
