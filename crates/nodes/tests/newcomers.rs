@@ -34,6 +34,7 @@ fn close(golden: &Golden, name: &str, got: &[f32]) -> bool {
 }
 
 /// A node of a workflow.
+#[expect(clippy::needless_pass_by_value, reason = "inputs are written where they are used")]
 fn node(class: &str, inputs: Value) -> Value {
     json!({"class_type": class, "inputs": inputs})
 }
@@ -186,7 +187,7 @@ fn qwen_image_21(
     bench: &Bench,
     about: Value,
     more: &[(&str, Value)],
-    sampling: Value,
+    sampling: &Value,
 ) -> (std::sync::Arc<LatentImage>, std::sync::Arc<Image>) {
     let [model, encoder, vae] = QWEN_IMAGE_21;
     let mut nodes = loaders(model, (encoder, "qwen_image"), vae);
@@ -214,7 +215,7 @@ fn qwen_image_21_draws_what_the_reference_draws() {
     // An empty latent of four channels and eight pixels becomes one of the model's.
     let empty = node("EmptyLatentImage", json!({"width": 96, "height": 64, "batch_size": 1}));
     let sampling = json!({"latent_image": ["6", 0], "seed": 2109, "steps": 3, "cfg": 4.0});
-    let (latent, image) = qwen_image_21(&bench, about, &[("6", empty)], sampling);
+    let (latent, image) = qwen_image_21(&bench, about, &[("6", empty)], &sampling);
     let scaled = models::diffusion::qwen_image21::LATENT.to_model(&latent.samples).unwrap();
     assert!(close(&golden, "t2i.x_final", scaled.values()));
     assert_eq!([image.height, image.width, image.channels], [64, 96, 4]);
@@ -234,7 +235,7 @@ fn qwen_image_21_edits_a_picture() {
         }
         let image = node("LoadImage", json!({"image": "image.png"}));
         let sampling = json!({"latent_image": ["4", 2], "seed": 7, "steps": 1, "cfg": 1.0});
-        let (latent, image) = qwen_image_21(&bench, about, &[("6", image)], sampling);
+        let (latent, image) = qwen_image_21(&bench, about, &[("6", image)], &sampling);
         assert_eq!([image.height % 32, image.width % 32, image.channels], [0, 0, 4]);
         latent.samples.values().to_vec()
     };

@@ -79,7 +79,7 @@ pub(in crate::diffusion) struct State {
 /// Tokens of evaluations that run as one batch, `[items, tokens, hidden]`.
 enum Tokens {
     /// Of each kind by itself; none of pictures to look at, if there are none.
-    Apart([Option<Tensor>; 3]),
+    Apart(Box<[Option<Tensor>; 3]>),
     /// As one sequence.
     Joined(Tensor),
 }
@@ -270,7 +270,7 @@ impl Transformer for Flux3 {
         let counts = [given.text.dim(1), images, given.references.count()];
         let joined = |parts: &Vec<Tensor>| (!parts.is_empty()).then(|| all(parts)).transpose();
         let kinds = [joined(&kinds[0])?, joined(&kinds[1])?, joined(&kinds[2])?];
-        Ok(State { tokens: Tokens::Apart(kinds), counts, vector: own, changes, positions })
+        Ok(State { tokens: Tokens::Apart(Box::new(kinds)), counts, vector: own, changes, positions })
     }
 
     fn block(
@@ -322,8 +322,10 @@ impl Transformer for Flux3 {
         let grid = Grid::of_values(latent);
         let image = match &state.tokens {
             Tokens::Joined(all) => all.slice(1, state.counts[0], state.counts[1])?,
-            Tokens::Apart([_, Some(image), _]) => image.clone(),
-            Tokens::Apart(_) => return wrong("the image", "some tokens".into(), &state.vector),
+            Tokens::Apart(kinds) => match &kinds[1] {
+                Some(image) => image.clone(),
+                None => return wrong("the image", "some tokens".into(), &state.vector),
+            },
         };
         let image = lease.bring(&image)?;
         let vector = lease.bring(&state.vector)?;

@@ -82,8 +82,8 @@ const PLACES: &[(&str, &str)] = &[
         "ComfyUI's class for latents of 16 channels is named after another",
     ),
     (
-        "crates/models/src/diffusion/qwen_image21/text.rs",
-        "ComfyUI's loaders know its texts by the type of the generation before it",
+        "crates/models/src/diffusion/qwen_image21/",
+        "its files and ComfyUI's type of its texts are named after the generation before it",
     ),
     ("crates/models/src/diffusion/z_image.rs", "the name of latents that it shares"),
     (

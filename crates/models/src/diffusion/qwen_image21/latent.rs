@@ -3,6 +3,7 @@
 use sampling::{LatentSpec, Scaling};
 
 /// Its latents. Nobody has fitted colours to them yet, so previews are grey.
+#[allow(clippy::approx_constant, reason = "these are means and deviations of many pictures")]
 pub const LATENT: LatentSpec = LatentSpec {
     name: "Qwen-Image 2.1",
     channels: 64,
