@@ -39,15 +39,25 @@ scenario('boots', async ({ page }) => {
   await greeting.waitFor();
   await page.getByText('Text to picture').first().waitFor();
   await frontEnd.screenshot('first-visit');
-  await page.keyboard.press('Escape');
-  await greeting.waitFor({ state: 'hidden' });
-  await page.getByText('0 active').waitFor();
 
   const types = frontEnd.frames.map((frame) => frame.type);
   assert.equal(types[0], 'status', 'the first frame of a socket is its status');
   assert.ok(frontEnd.frames[0].data.sid, 'the first status names the client');
   const flags = await waitFor(() => frontEnd.frames.find((frame) => frame.type === 'feature_flags'));
   assert.equal(flags?.data.supports_preview_metadata, true);
+});
+
+scenario('draws with one click on the first screen and Run', async ({ page }) => {
+  await page.getByText('Text to picture').first().click();
+  await page.getByTestId('template-filter-bar').waitFor({ state: 'hidden' });
+  await waitForPage(() => window.app.graph.nodes.some((node) => node.type === 'SaveImage'), 'the template is on the canvas');
+  await finish(await start());
+  await waitForPage(
+    () => window.app.graph.nodes.some((node) => node.type === 'SaveImage' && node.imgs?.[0]?.naturalWidth > 0),
+    'the picture is shown',
+  );
+  await page.getByText('0 active').waitFor();
+  await frontEnd.screenshot('first-picture');
 });
 
 scenario('opens a FLUX workflow', async ({ page }) => {
@@ -131,9 +141,10 @@ scenario('runs it with "Nodes 2.0" and shows progress, preview and picture on th
 scenario('lists the finished jobs', async () => {
   const list = await frontEnd.jobList();
   const jobs = list.locator('[data-job-id]');
-  await waitForCount(jobs, 2);
+  // That of the first screen, and two of the workflow.
+  await waitForCount(jobs, 3);
   for (const job of await jobs.all()) {
-    assert.match(await job.innerText(), /browser_0000\d_\.png\s+\d+(\.\d+)?s/, 'a job shows its file and how long it took');
+    assert.match(await job.innerText(), /\w+_0000\d_\.png\s+\d+(\.\d+)?s/, 'a job shows its file and how long it took');
     const thumbnail = job.locator('img');
     assert.ok(await waitFor(() => thumbnail.evaluate((image) => image.naturalWidth)), 'a job shows its picture');
   }
@@ -214,7 +225,7 @@ scenario('saves a workflow, closes it and opens it again', async ({ page }) => {
   await page.getByTestId('sidebar-close-button').click();
 });
 
-scenario("shows every device's memory and keeps a model, in the tab of the side bar", async ({ page }) => {
+scenario("shows every device's memory, keeps a model and ejects it, in the tab of the side bar", async ({ page }) => {
   await page.getByRole('button', { name: /Gantry/ }).first().click();
   const row = page.locator('.gantry-device').first();
   await row.waitFor();
@@ -224,14 +235,20 @@ scenario("shows every device's memory and keeps a model, in the tab of the side 
     await waitFor(async () => Number(await row.getAttribute('data-used-bytes')) === (await getJson('/gantry/devices')).devices[0].used_bytes),
     'the tab shows the bytes that the server has',
   );
-  const [name] = await loadedModels();
+  const name = (await loadedModels()).find((it) => it !== 'demo-flux.safetensors');
   const model = page.locator('.gantry-model', { hasText: name }).first();
   await model.locator('select').selectOption('keep');
-  const isKept = async () => (await getJson('/gantry/models')).models.find((it) => it.name === name)?.retention === 'keep';
-  assert.ok(await waitFor(isKept), 'the choice reached the server');
+  const isNow = async (retention) => (await getJson('/gantry/models')).models.find((it) => it.name === name)?.retention === retention;
+  assert.ok(await waitFor(() => isNow('keep')), 'the choice reached the server');
   await frontEnd.screenshot('gantry-tab');
-  await model.locator('select').selectOption('default');
-  assert.ok(await waitFor(async () => !(await isKept())));
+  await model.locator('select').selectOption('eject');
+  assert.ok(await waitFor(() => isNow('eject')), 'the choice reached the server');
+  const others = (await loadedModels()).filter((it) => it !== name).sort();
+  await page.getByRole('button', { name: 'Unload models' }).click();
+  assert.ok(
+    await waitFor(async () => JSON.stringify((await loadedModels()).sort()) === JSON.stringify(others)),
+    `exactly ${name} left: ${await loadedModels()}`,
+  );
   await page.getByRole('button', { name: /Gantry/ }).first().click();
 });
 
