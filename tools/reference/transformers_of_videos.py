@@ -49,9 +49,9 @@ class Weights:
 def waves(times, width):
     """Cosines, then sines; angles are rounded as they are where the weights were trained."""
     half = width // 2
-    frequencies = np.exp(np.float32(-math.log(10000)) * np.arange(half, dtype=np.float32) / np.float32(half))
-    angles = np.asarray(times, dtype=np.float32)[:, None] * frequencies[None].astype(np.float32)
-    return torch.from_numpy(np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float64))
+    exponents = -math.log(10000) * torch.arange(half, dtype=torch.float32) / half
+    angles = torch.tensor(times, dtype=torch.float32)[:, None] * torch.exp(exponents)[None]
+    return torch.cat([torch.cos(angles), torch.sin(angles)], 1).to(torch.float64)
 
 
 def rms(x, weight, eps):
@@ -169,7 +169,7 @@ def cosmos(weights, latent, time, text, stretches, made=None):
     rows, columns = height // 2, width // 2
     x = x.reshape(items, -1, frames, rows, 2, columns, 2).permute(0, 2, 3, 5, 1, 4, 6)
     x = weights.linear("x_embedder.proj.1", x.reshape(items, frames * rows * columns, -1))
-    times = [time] if made is None else [np.float32(time) * np.float32(part) for part in made.tolist()]
+    times = [time] if made is None else [float(np.float32(time) * np.float32(part)) for part in made.tolist()]
     time = waves(times, hidden)
     shared = weights.linear("t_embedder.1.linear_2", silu(weights.linear("t_embedder.1.linear_1", time)))
     time = silu(rms(time, weights["t_embedding_norm.weight"], 1e-6))

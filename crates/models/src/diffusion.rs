@@ -69,7 +69,7 @@ use crate::workflow::StandardWorkflow;
 use crate::{Error, Module, Result};
 use model_patches::PatchRun;
 
-pub use alterations::{Alteration, Amount, BlockGroup, FreeU, Recording, Shrink};
+pub use alterations::{Alteration, Amount, BlockGroup, FreeU, Placed, Recording, Shrink};
 
 /// Every family of diffusion models, in the order in which files are tried.
 pub const FAMILIES: &[&DiffusionFamily] = &[

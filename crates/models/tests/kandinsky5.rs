@@ -9,7 +9,7 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use models::conditioning::{Array, Cond, Conditioned, Scene};
 use models::diffusion::kandinsky5::Kandinsky5;
-use models::diffusion::{Diffusion, Evaluation};
+use models::diffusion::{Alteration, Amount, Diffusion, Evaluation, Placed};
 use models::{Module, detect};
 use sampling::{Latent, LatentShape};
 use support::transformers::{array, check_placements, texts};
@@ -109,6 +109,26 @@ fn placement_and_company_change_no_bit() {
     let file = picture_checkpoint();
     let conds = conds.map(|cond| Cond { concat_latent: None, ..cond });
     check_placements(&model(&file), &file, &conds, &[&[1, 16, 6, 4]]);
+}
+
+#[test]
+fn positions_may_be_said() {
+    let (file, golden) = (checkpoint(NAME), golden(NAME));
+    let model = model(&file);
+    let session = open_on_cpu(model.manifest(&file).unwrap());
+    let (shape, _) = golden.tensor("video").unwrap();
+    let (scene, cond) = (Scene::empty(LatentShape::sized(shape.dims()).unwrap()), cond(&golden));
+    let run = model.start(&session, &[Conditioned::whole(&cond)], &scene).unwrap();
+    let x = session.lane().unwrap().tensor(shape, &array(&golden, "x").values).unwrap();
+    let with = |scale: [f32; 3]| {
+        let placed = Placed { scale: scale.map(Amount), ..Placed::COUNTED };
+        let altered = [Alteration::Placed(placed)];
+        let evaluation = Evaluation { altered: &altered, ..Evaluation::new(0, &x, 640.0) };
+        run.forward(&[evaluation]).unwrap()[0].to_vec().unwrap()
+    };
+    // Rows and columns stand at half steps, unless they are said to stand elsewhere.
+    golden.assert_close("video", &shape, &with([1.0, 0.5, 0.5]), TOLERANCE);
+    assert_ne!(with([1.0, 0.5, 0.5]), with([1.0; 3]));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use meta::{DeviceId, Shape};
 use models::conditioning::{Array, Cond, Conditioned, Scene, VideoControl};
 use models::diffusion::wan::{SteeringVideo, Wan, WanInputs};
-use models::diffusion::{Diffusion, Evaluation};
+use models::diffusion::{Alteration, Amount, Diffusion, Evaluation, Placed};
 use models::{Module, Probe, detect};
 use patch::{PatchFile, PatchSet, apply};
 use placement::RemotePolicy;
@@ -267,4 +267,31 @@ fn what_does_not_fit_is_told() {
     let mut inputs = WanInputs::new(&latent, 1.0, &context);
     inputs.behind = Some(lane.full([1, 16, 1, 6, 4], 0.0).unwrap());
     assert!(told(&inputs).contains("pictures behind the video"));
+}
+
+#[test]
+fn positions_may_be_scaled_and_moved() {
+    let (model, manifest) = model("wan2.1_t2v_tiny");
+    let session = open_on_cpu(manifest);
+    let shape = LatentShape { batch: 1, channels: 16, frames: 2, height: 4, width: 6 };
+    let text = Array { shape: vec![1, 8, 4096], values: random_normal(1, 8 * 4096) };
+    let cond = Cond::text(text, None);
+    let run = model.start(&session, &[Conditioned::whole(&cond)], &Scene::empty(shape)).unwrap();
+    let latent = session.lane().unwrap().tensor([1, 16, 2, 4, 6], &random_normal(2, 768)).unwrap();
+    let with = |placed: Option<Placed>| {
+        let altered: Vec<Alteration> = placed.map(Alteration::Placed).into_iter().collect();
+        assert!(altered.iter().all(|alteration| model.knows(alteration)));
+        let evaluation = Evaluation { altered: &altered, ..Evaluation::new(0, &latent, 640.0) };
+        run.forward(&[evaluation]).unwrap()[0].to_vec().unwrap()
+    };
+    let plain = with(None);
+    assert_eq!(with(Some(Placed::COUNTED)), plain);
+    // Tokens attend by the way from one to the other, which a common shift leaves as it is.
+    let moved = Placed { shift: [Amount(3.0), Amount(-2.5), Amount(7.0)], ..Placed::COUNTED };
+    Report::new("moved", &with(Some(moved)), &plain).assert(1e-5);
+    for axis in 0..3 {
+        let mut placed = Placed::COUNTED;
+        placed.scale[axis] = Amount(7.0);
+        assert!(!Report::new("scaled", &with(Some(placed)), &plain).passes(1e-3), "{axis}");
+    }
 }

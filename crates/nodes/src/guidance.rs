@@ -3,6 +3,7 @@
 mod formulas;
 mod layers;
 mod perpendicular;
+mod positions;
 mod reuse;
 mod unet;
 
@@ -19,6 +20,7 @@ pub(crate) use layers::{away_from_skipped, away_inputs, skipped_blocks};
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     formulas::add(catalogue, runtime);
     layers::add(catalogue, runtime);
+    positions::add(catalogue, runtime);
     perpendicular::add(catalogue, runtime);
     reuse::add(catalogue, runtime);
     unet::add(catalogue, runtime);

@@ -24,6 +24,38 @@ pub enum Alteration {
     FreeU(FreeU),
     /// A UNet computes at a smaller size between an input block and the output block that belongs to it.
     Shrink(Shrink),
+    /// A model that paints pixels paints so many of its patches at once; all of them with zero. It changes what is held
+    /// meanwhile, not what is painted.
+    PatchesAtOnce(usize),
+    /// Tokens stand elsewhere than they were counted.
+    Placed(Placed),
+}
+
+/// Where tokens stand: their numbers along frames, rows and columns are scaled, then shifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Placed {
+    /// What the numbers are multiplied with.
+    pub scale: [Amount; 3],
+    /// What is added to them.
+    pub shift: [Amount; 3],
+}
+
+impl Placed {
+    /// As they were counted.
+    pub const COUNTED: Placed = Placed { scale: [Amount(1.0); 3], shift: [Amount(0.0); 3] };
+
+    /// What the last of these alterations says.
+    pub(super) fn of(altered: &[Alteration]) -> Option<Placed> {
+        altered.iter().rev().find_map(|alteration| match alteration {
+            Alteration::Placed(placed) => Some(*placed),
+            _ => None,
+        })
+    }
+
+    /// The number of a place along an axis.
+    pub(super) fn at(&self, axis: usize, place: usize) -> f64 {
+        f64::from(self.shift[axis].0) + f64::from(self.scale[axis].0) * place as f64
+    }
 }
 
 /// Blocks of one kind.
@@ -119,6 +151,8 @@ impl fmt::Display for Alteration {
             Alteration::RecordAttention(_) => "a record of its attention",
             Alteration::FreeU(_) => "FreeU",
             Alteration::Shrink(_) => "blocks at a smaller size",
+            Alteration::PatchesAtOnce(_) => "how many patches are painted at once",
+            Alteration::Placed(_) => "other positions",
         })
     }
 }

@@ -18,11 +18,12 @@ use meta::{DType, Shape};
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Tensor};
 
+use super::Placed;
 use super::batches::{Batch, FEW_ROWS, Together, in_order};
 use super::known::Known;
 use super::modulation::{Modulation, by_item, embed, waves};
 use super::patches::{Grid, PatchOrder, frames_apart, frames_together, patchify_as};
-use super::positions::{Along, Positions, frequencies};
+use super::positions::{Along, Positions};
 use super::video::VideoGrid;
 use crate::claims::Claims;
 use crate::detect::Part;
@@ -49,6 +50,8 @@ struct Member<'a> {
     latent: &'a Tensor,
     time: f32,
     given: &'a Prepared,
+    /// Where its tokens stand, if it is not where they stood in training.
+    placed: Option<Placed>,
 }
 
 /// What decides whether evaluations fit together.
@@ -57,6 +60,7 @@ struct Shapes {
     /// With frames, whatever the latent has.
     latent: Shape,
     text: usize,
+    placed: Option<Placed>,
 }
 
 impl Together for Shapes {
@@ -75,7 +79,7 @@ impl Together for Shapes {
 /// Where tokens stand, for each size of a latent and each length of a text that has run.
 #[derive(Default)]
 struct Places {
-    videos: Known<[usize; 3], Arc<Positions>>,
+    videos: Known<([usize; 3], Option<Placed>), Arc<Positions>>,
     texts: Known<usize, Arc<Positions>>,
 }
 
@@ -93,9 +97,10 @@ impl Kandinsky5 {
 
     /// One pass over the blocks; one result for each evaluation, in their order.
     fn pass(&self, session: &Session, evaluations: &[Member<'_>], places: &Places) -> Result<Vec<Tensor>> {
-        let shapes = |Member { latent, given, .. }: &Member<'_>| Shapes {
+        let shapes = |Member { latent, given, placed, .. }: &Member<'_>| Shapes {
             latent: with_frames(latent.shape()),
             text: given.text.dim(1),
+            placed: *placed,
         };
         let batches = Batch::all_of(evaluations, shapes);
         let mut states: Vec<State> = {
@@ -125,9 +130,10 @@ impl Kandinsky5 {
     /// From latents to tokens: the first block of the manifest. What comes in is little beside what follows, so the
     /// evaluations of a batch enter one by one and meet behind.
     fn enter(&self, lease: &Lease<'_>, batch: &Batch<Shapes, Member<'_>>, places: &Places) -> Result<State> {
-        let Shapes { latent, text } = batch.shapes();
+        let Shapes { latent, text, placed } = batch.shapes();
         let size = [latent.dims()[2], latent.dims()[3], latent.dims()[4]];
-        let video = places.videos.of(&size, || Ok(Arc::new(self.positions(latent))))?;
+        let make = || Ok(Arc::new(self.positions(latent, *placed)));
+        let video = places.videos.of(&(size, *placed), make)?;
         let text = places.texts.of(text, || {
             let mut positions = Positions::new(&[self.config.head], THETA);
             positions.push_text(*text, &[Along::Rows(0.0)]);
@@ -137,22 +143,32 @@ impl Kandinsky5 {
         State::new(&entered.collect::<Result<Vec<_>>>()?, [video, text])
     }
 
-    /// Where the tokens of a latent of this shape stand. Rows and columns may stand closer than frames.
-    fn positions(&self, latent: &Shape) -> Positions {
+    /// Where the tokens of a latent of this shape stand. Rows and columns may stand closer than frames, unless a node says
+    /// where they do.
+    fn positions(&self, latent: &Shape, placed: Option<Placed>) -> Positions {
         let grid = VideoGrid::sized(latent);
         let closer = self.config.closer([grid.height, grid.width]);
-        let axes = self.config.axes();
-        let turning = [1.0, closer, closer].into_iter().zip(axes);
-        let turning = turning.map(|(closer, values)| {
-            frequencies(values, THETA).into_iter().map(|frequency| frequency / closer).collect()
-        });
-        let mut positions = Positions::turning(turning.collect());
-        let along = [Along::Frames(0.0), Along::Rows(0.0), Along::Columns(0.0)];
+        let steps = match placed {
+            None => [1.0, 1.0 / closer, 1.0 / closer],
+            Some(placed) => placed.scale.map(|scale| f64::from(scale.0)),
+        };
+        let starts = placed.map_or([0.0; 3], |placed| placed.shift.map(|shift| f64::from(shift.0)));
+        let mut positions = Positions::new(&self.config.axes(), THETA);
+        let [frames, rows, columns] = [0, 1, 2].map(|axis| (starts[axis], steps[axis]));
+        let along = [
+            Along::Spread { side: 0, start: frames.0, step: frames.1 },
+            Along::Spread { side: 1, start: rows.0, step: rows.1 },
+            Along::Spread { side: 2, start: columns.0, step: columns.1 },
+        ];
         positions.push([grid.frames, grid.rows, grid.columns], &along);
         positions
     }
 
-    fn enter_one(&self, lease: &Lease<'_>, Member { latent, time, given }: &Member<'_>) -> Result<Entered> {
+    fn enter_one(
+        &self,
+        lease: &Lease<'_>,
+        Member { latent, time, given, .. }: &Member<'_>,
+    ) -> Result<Entered> {
         let items = latent.dim(0);
         let each = |x: &Tensor| -> Result<Tensor> {
             let x = lease.bring(x)?;

@@ -104,7 +104,8 @@ pub(super) struct Member<'a, G> {
     /// What else it is given.
     pub(super) given: &'a G,
     control: Option<&'a ControlResiduals>,
-    altered: &'a [Alteration],
+    /// How it departs from the model as it was trained.
+    pub(super) altered: &'a [Alteration],
 }
 
 impl<G> Clone for Member<'_, G> {

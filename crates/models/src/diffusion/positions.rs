@@ -44,6 +44,15 @@ pub(super) enum Along {
     Rows(f64),
     /// From this number on, column by column.
     Columns(f64),
+    /// From a number on, in steps of a length along a side: 0 for frames, 1 for rows, 2 for columns.
+    Spread {
+        /// The side.
+        side: usize,
+        /// The first number.
+        start: f64,
+        /// From each number to the next.
+        step: f64,
+    },
 }
 
 /// Cosines and sines on a device, `[1, tokens, head size / 2]`.
@@ -74,14 +83,15 @@ impl Positions {
     /// Adds a grid of frames, rows and columns of tokens, in this order; `along` says how each axis runs.
     pub(super) fn push(&mut self, size: [usize; 3], along: &[Along]) {
         let waves = |(along, frequencies): (&Along, &Vec<f64>)| {
-            let (start, side) = match *along {
-                Along::At(at) => (at, None),
-                Along::Frames(start) => (start, Some(0)),
-                Along::Rows(start) => (start, Some(1)),
-                Along::Columns(start) => (start, Some(2)),
+            let (start, side, step) = match *along {
+                Along::At(at) => (at, None, 1.0),
+                Along::Frames(start) => (start, Some(0), 1.0),
+                Along::Rows(start) => (start, Some(1), 1.0),
+                Along::Columns(start) => (start, Some(2), 1.0),
+                Along::Spread { side, start, step } => (start, Some(side), step),
             };
             let count = side.map_or(1, |side| size[side]);
-            let waves = (0..count).map(|i| Waves::at(start + i as f64, frequencies)).collect();
+            let waves = (0..count).map(|i| Waves::at(start + step * i as f64, frequencies)).collect();
             AxisWaves { side: side.unwrap_or(0), waves }
         };
         let axes = along.iter().zip(&self.frequencies).map(waves).collect();

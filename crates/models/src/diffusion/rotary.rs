@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use meta::DeviceId;
 use tensor::{Lane, Tensor};
 
+use super::alterations::Placed;
 use crate::{Probe, Result};
 
 /// The angles of the tokens of a grid, as tables on the devices that asked for them.
@@ -14,6 +15,7 @@ use crate::{Probe, Result};
 pub(super) struct VideoPositions {
     /// Frames, rows and columns.
     size: [usize; 3],
+    placed: Placed,
     axes: [Vec<Waves>; 3],
     on: Mutex<Vec<(DeviceId, Rotation)>>,
 }
@@ -32,19 +34,19 @@ struct Waves {
 }
 
 impl VideoPositions {
-    /// Positions from zero on, of so many frames, rows and columns; each axis has so many of the values of a head.
-    pub(super) fn new(size: [usize; 3], values: [usize; 3], theta: f64) -> VideoPositions {
+    /// Positions of so many frames, rows and columns, which stand somewhere; each axis has so many of the values of a head.
+    pub(super) fn new(size: [usize; 3], values: [usize; 3], theta: f64, placed: Placed) -> VideoPositions {
         let waves = |axis: usize| {
             let frequency = |i: usize| 1.0 / theta.powf((2 * i) as f64 / values[axis] as f64);
             let frequencies: Vec<f64> = (0..values[axis] / 2).map(frequency).collect();
-            (0..size[axis]).map(|at| Waves::at(at as f64, &frequencies)).collect()
+            (0..size[axis]).map(|at| Waves::at(placed.at(axis, at), &frequencies)).collect()
         };
-        VideoPositions { size, axes: [waves(0), waves(1), waves(2)], on: Mutex::default() }
+        VideoPositions { size, placed, axes: [waves(0), waves(1), waves(2)], on: Mutex::default() }
     }
 
-    /// Frames, rows and columns.
-    pub(super) fn size(&self) -> [usize; 3] {
-        self.size
+    /// Whether they are for so many frames, rows and columns that stand like this.
+    pub(super) fn are_of(&self, size: [usize; 3], placed: &Placed) -> bool {
+        self.size == size && self.placed == *placed
     }
 
     /// The tables on a lane's device. They are sent there once.

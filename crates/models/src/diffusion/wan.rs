@@ -20,6 +20,7 @@ use meta::{DType, Shape};
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, Lane, Tensor};
 
+use super::Placed;
 use super::batches::{Batch, FEW_ROWS, Together, in_order, together};
 use super::modulation::TIME_VALUES;
 use super::rotary::VideoPositions;
@@ -50,13 +51,13 @@ pub struct Wan {
 struct KnownPositions(Mutex<Vec<Arc<VideoPositions>>>);
 
 impl KnownPositions {
-    fn of(&self, config: &Config, size: [usize; 3]) -> Arc<VideoPositions> {
+    fn of(&self, config: &Config, size: [usize; 3], placed: Placed) -> Arc<VideoPositions> {
         // Positions are put in whole, so what another thread left is good.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(positions) = known.iter().find(|positions| positions.size() == size) {
+        if let Some(positions) = known.iter().find(|positions| positions.are_of(size, &placed)) {
             return Arc::clone(positions);
         }
-        let positions = Arc::new(VideoPositions::new(size, config.axes(), THETA));
+        let positions = Arc::new(VideoPositions::new(size, config.axes(), THETA, placed));
         known.push(Arc::clone(&positions));
         positions
     }
@@ -68,6 +69,7 @@ struct Member<'a> {
     latent: &'a Tensor,
     time: f32,
     given: &'a Prepared,
+    placed: Placed,
 }
 
 /// What decides whether evaluations fit together.
@@ -80,10 +82,11 @@ struct Shapes {
     around: [usize; 2],
     times: usize,
     controls: usize,
+    placed: Placed,
 }
 
 impl Shapes {
-    fn of(Member { latent, given, .. }: &Member<'_>) -> Shapes {
+    fn of(Member { latent, given, placed, .. }: &Member<'_>) -> Shapes {
         Shapes {
             latent: *latent.shape(),
             text: given.text.dim(1),
@@ -91,6 +94,7 @@ impl Shapes {
             around: [usize::from(given.before.is_some()), given.frames_behind],
             times: given.times.as_ref().map_or(0, Vec::len),
             controls: given.controls.len(),
+            placed: *placed,
         }
     }
 }
@@ -125,7 +129,8 @@ impl Wan {
     ) -> Result<Tensor> {
         let lease = session.lease(0)?;
         let given = Prepared::new(self, &lease, inputs, probe)?;
-        let member = Member { latent: inputs.latent, time: inputs.time, given: &given };
+        let member =
+            Member { latent: inputs.latent, time: inputs.time, given: &given, placed: Placed::COUNTED };
         self.check(&member)?;
         let mut outputs = self.pass(session, lease, &[member], &KnownPositions::default(), probe)?;
         // A pass gives one result for each evaluation.
@@ -180,14 +185,15 @@ impl Wan {
     ) -> Result<State> {
         let grid = VideoGrid::sized(batch.first().latent.shape());
         let [before, behind] = batch.shapes().around;
-        let positions = positions.of(&self.config, [before + grid.frames + behind, grid.rows, grid.columns]);
+        let size = [before + grid.frames + behind, grid.rows, grid.columns];
+        let positions = positions.of(&self.config, size, batch.shapes().placed);
         let entered: Vec<Entered> =
             batch.members().map(|member| self.enter_one(lease, member, probe)).collect::<Result<_>>()?;
         State::new(&entered, positions)
     }
 
     fn enter_one(&self, lease: &Lease<'_>, member: &Member<'_>, probe: &mut Probe<'_>) -> Result<Entered> {
-        let Member { latent, time, given } = member;
+        let Member { latent, time, given, .. } = member;
         let items = latent.dim(0);
         let mut latent = lease.bring(latent)?;
         if let Some(concat) = &given.concat {

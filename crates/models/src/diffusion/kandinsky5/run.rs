@@ -11,7 +11,7 @@ use super::{Kandinsky5, Member, Places};
 use crate::Result;
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Scene};
 use crate::diffusion::latents::{FLUX_KL, VIDEO_KL_16};
-use crate::diffusion::{Diffusion, DiffusionRun, Evaluation};
+use crate::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation, Placed};
 
 /// How far levels are shifted, unless a node says otherwise: those of videos and those of pictures.
 const SHIFTS: [f64; 2] = [10.0, 3.0];
@@ -42,6 +42,10 @@ impl Diffusion for Kandinsky5 {
         if self.config.makes_videos() { &[CondInput::ConcatLatent, CondInput::ConcatMask] } else { &[] }
     }
 
+    fn knows(&self, alteration: &Alteration) -> bool {
+        matches!(alteration, Alteration::Placed(_))
+    }
+
     fn blank(&self, shape: &CondShape) -> Cond {
         let pooled = Array::zeros(&[1, self.config.pooled_width]);
         Cond::text(Array::zeros(&[1, shape.tokens.max(1), self.config.context_width]), Some(pooled))
@@ -63,8 +67,9 @@ impl Diffusion for Kandinsky5 {
 impl DiffusionRun for Run<'_> {
     fn forward(&self, evaluations: &[Evaluation<'_>]) -> Result<Vec<Tensor>> {
         let mut members = Vec::with_capacity(evaluations.len());
-        for Evaluation { cond, latent, time, .. } in evaluations {
-            let member = Member { latent, time: *time, given: &self.prepared[*cond] };
+        for Evaluation { cond, latent, time, altered, .. } in evaluations {
+            let given = &self.prepared[*cond];
+            let member = Member { latent, time: *time, given, placed: Placed::of(altered) };
             self.model.check(&member)?;
             members.push(member);
         }

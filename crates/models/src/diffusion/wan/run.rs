@@ -12,7 +12,7 @@ use super::conditioning::Given;
 use super::{KnownPositions, Member, Prepared, Wan};
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Scene, VideoControl};
 use crate::diffusion::latents::{VIDEO_16, VIDEO_48};
-use crate::diffusion::{Diffusion, DiffusionRun, Evaluation, Kept};
+use crate::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation, Kept, Placed};
 use crate::{Probe, Result};
 
 /// How far levels are shifted, unless a node says otherwise.
@@ -66,6 +66,10 @@ impl Diffusion for Wan {
         }
     }
 
+    fn knows(&self, alteration: &Alteration) -> bool {
+        matches!(alteration, Alteration::Placed(_))
+    }
+
     fn kept(&self) -> Kept {
         if self.times_frames() { Kept::Clean } else { Kept::Noised }
     }
@@ -112,8 +116,9 @@ impl Diffusion for Wan {
 impl DiffusionRun for Run<'_> {
     fn forward(&self, evaluations: &[Evaluation<'_>]) -> Result<Vec<Tensor>> {
         let mut members = Vec::with_capacity(evaluations.len());
-        for Evaluation { cond, latent, time, .. } in evaluations {
-            let member = Member { latent, time: *time, given: &self.prepared[*cond] };
+        for Evaluation { cond, latent, time, altered, .. } in evaluations {
+            let placed = Placed::of(altered).unwrap_or(Placed::COUNTED);
+            let member = Member { latent, time: *time, given: &self.prepared[*cond], placed };
             self.model.check(&member)?;
             members.push(member);
         }
