@@ -10,6 +10,7 @@ mod alterations;
 mod attending;
 mod batches;
 pub mod chroma;
+pub mod chroma_radiance;
 pub mod cosmos;
 mod file_names;
 pub mod flux;
@@ -94,6 +95,7 @@ pub const FAMILIES: &[&DiffusionFamily] = &[
     &kandinsky5::FAMILY,
     &cosmos::FAMILY,
     &qwen_image21::FAMILY,
+    &chroma_radiance::FAMILY,
 ];
 
 /// What the rest of the program asks of a family before one of its files is read.

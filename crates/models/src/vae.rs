@@ -5,6 +5,7 @@ mod causal;
 pub mod kl;
 pub mod ltxv;
 pub mod mochi;
+pub mod pixels;
 pub(crate) mod tiles;
 mod video;
 pub mod video_kl;
@@ -24,7 +25,7 @@ pub use tiles::{FrameTiles, Tiling};
 
 /// Every family of autoencoders, in the order in which files are tried.
 pub const FAMILIES: &[&AutoencoderFamily] =
-    &[&kl::FAMILY, &wan::FAMILY, &video_kl::FAMILY, &ltxv::FAMILY, &mochi::FAMILY];
+    &[&kl::FAMILY, &wan::FAMILY, &video_kl::FAMILY, &ltxv::FAMILY, &mochi::FAMILY, &pixels::FAMILY];
 
 /// What the rest of the program asks of a family before one of its files is read.
 pub struct AutoencoderFamily {

@@ -1,6 +1,7 @@
 //! Nodes that belong to one family, one file per family.
 
 mod asked;
+mod chroma_radiance;
 mod cosmos;
 mod flux;
 mod flux2;
@@ -26,6 +27,7 @@ use runtime::Runtime;
 
 /// Adds the classes of all families.
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    chroma_radiance::add(catalogue, runtime);
     cosmos::add(catalogue, runtime);
     flux::add(catalogue, runtime);
     flux2::add(catalogue, runtime);

@@ -22,8 +22,10 @@ mod vision;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use checkpoint::Checkpoint;
+use checkpoint::{Checkpoint, NewTensor, SafetensorsHead};
 use graph::{Call, Catalogue, Failure, Input, Value};
+use meta::{DType, Shape};
+use models::vae::pixels;
 use models::{Detected, detect};
 
 use crate::{Result, Runtime};
@@ -120,6 +122,17 @@ impl Found {
         Ok(Found { file, detected })
     }
 
+    /// What stands for an autoencoder where latents are pictures: there is no file of it.
+    fn pixels() -> Result<Found> {
+        let tensor =
+            NewTensor { name: pixels::TENSOR.to_owned(), dtype: DType::F32, shape: Shape::from([1]) };
+        let mut bytes = SafetensorsHead::new(Path::new(pixels::NAME), &[], &[tensor])?.bytes().to_vec();
+        bytes.extend(1.0f32.to_le_bytes());
+        let file = Arc::new(Checkpoint::from_memory((pixels::NAME, bytes.into()), Vec::new())?);
+        let detected = detect(&file);
+        Ok(Found { file, detected })
+    }
+
     /// The file of an input's name, in the first of these folders that has it.
     fn named(runtime: &Runtime, call: &Call, input: &str, folders: &[&str]) -> Result<Found, Failure> {
         let name = call.text(input)?;
@@ -127,7 +140,7 @@ impl Found {
     }
 
     /// The diffusion model in it, registered.
-    fn model(&self, runtime: &Runtime, cast: Option<meta::DType>, placing: &Placing) -> Result<Value> {
+    fn model(&self, runtime: &Runtime, cast: Option<DType>, placing: &Placing) -> Result<Value> {
         let source = Source::diffusion(&self.file, &self.detected, cast, placing.clone())?;
         runtime.register(&source)?;
         Ok(Value::object(runtime::Model::new(source)?))

@@ -18,11 +18,8 @@ pub(super) const NAMED: &[(Role, Sign)] = &[
         Role::Diffusion,
         Sign::native("txt_in.individual_token_refiner.blocks.0.norm1.weight", other_refined_transformer),
     ),
-    (Role::Diffusion, Sign::native("nerf_final_layer.norm.scale", |_| named("a model that paints pixels"))),
-    (
-        Role::Diffusion,
-        Sign::native("nerf_final_layer_conv.norm.scale", |_| named("a model that paints pixels")),
-    ),
+    (Role::Diffusion, Sign::native("nerf_final_layer.norm.scale", other_painter)),
+    (Role::Diffusion, Sign::native("nerf_final_layer_conv.norm.scale", other_painter)),
     (
         Role::Diffusion,
         Sign::native("label_emb.weight", |_| named("a UNet with classes, such as the x4 upscaler")),
@@ -45,7 +42,6 @@ pub(super) const NAMED: &[(Role, Sign)] = &[
 const ARCHITECTURES: &[(&str, &str)] = &[
     ("sd1", "SD1.5"),
     ("aura", "AuraFlow"),
-    ("cosmos", "Cosmos"),
     ("hyvid", "HunyuanVideo"),
     ("lumina2", "Lumina or Z-Image"),
     ("t5", "T5"),
@@ -64,6 +60,12 @@ pub(super) fn by_architecture(said: &str) -> Cow<'static, str> {
 
 pub(super) fn named(name: &'static str) -> Option<Cow<'static, str>> {
     Some(Cow::Borrowed(name))
+}
+
+/// Models that paint pixels behind other blocks than the one that can be read.
+fn other_painter(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
+    let is_known = found.has("distilled_guidance_layer.layers.0.in_layer.weight");
+    if is_known { None } else { named("a model that paints pixels") }
 }
 
 /// Transformers with a refined text that share their names with those that can be read: for pictures, or told two times.

@@ -1,9 +1,11 @@
-//! Chroma: the blocks of FLUX.1 schnell without their modulations, all of which one small network gives. Formulas and names
-//! are those of the authors' code (lodestone-rock/flow, `src/models/chroma/model.py`).
+//! Chroma: the blocks of FLUX.1 schnell without their modulations, all of which one small network gives. Radiance has no
+//! autoencoder: its tokens are patches of pixels, and each of them paints its patch. Formulas and names are those of the
+//! authors' code (lodestone-rock/flow, `src/models/chroma/model.py` and `model_dct.py`).
 
 mod approximator;
 mod config;
 mod family;
+mod pixels;
 mod weights;
 
 use std::sync::Arc;
@@ -28,9 +30,11 @@ use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Guidan
 use crate::detect::Part;
 use crate::{Module, Probe, Result};
 use approximator::{ROWS, beside_time, changes};
+use pixels::Painting;
 
-pub use config::Config;
+pub use config::{Config, Pixels};
 pub use family::FAMILY;
+pub(super) use family::{RELEASED, SMALL, TEXT, paints_pixels, tensors_of_pixels};
 
 /// A Chroma model: its sizes and how it computes. Its weights come with a session.
 #[derive(Clone, Debug)]
@@ -53,6 +57,7 @@ pub(in crate::diffusion) struct State {
     /// Every modulation there is, `[evaluations, rows, hidden]`.
     changes: Everywhere,
     positions: Arc<Positions>,
+    painting: Option<Painting>,
 }
 
 impl Chroma {
@@ -75,6 +80,18 @@ impl Chroma {
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         pass::probed(self, session, (cond, latent, time), probe)
+    }
+
+    /// Through one of the networks that paint pixels.
+    fn paint(&self, lease: &Lease<'_>, index: usize, state: State) -> Result<State> {
+        let painting = match (&self.config.pixels, &state.painting) {
+            (Some(pixels), Some(painting)) => {
+                let image = lease.bring(&state.tokens.image()?)?;
+                Some(painting.block(pixels, (lease, index), &image)?)
+            }
+            _ => None,
+        };
+        Ok(State { painting, ..state })
     }
 }
 
@@ -108,16 +125,17 @@ impl Transformer for Chroma {
     }
 
     fn shapes(&self, latent: &Shape, given: &Given) -> Shapes {
-        Shapes::new(latent, Grid::sized(latent).patches(), given.text.dim(1)).with_vectors(ROWS)
+        let [rows, columns] = self.config.grid(latent.dims()[2], latent.dims()[3]);
+        Shapes::new(latent, rows * columns, given.text.dim(1)).with_vectors(ROWS)
     }
 
     /// The text stands at zero, the picture counts rows and columns.
     fn positions(&self, latent: &Shape, given: &Given) -> Positions {
-        let grid = Grid::sized(latent);
+        let [rows, columns] = self.config.grid(latent.dims()[2], latent.dims()[3]);
         let mut positions = Positions::new(&self.config.axes, config::THETA);
         positions.push_text(given.text.dim(1), &[Along::At(0.0); 3]);
         let picture = [Along::At(0.0), Along::Rows(0.0), Along::Columns(0.0)];
-        positions.push([1, grid.rows, grid.columns], &picture);
+        positions.push([1, rows, columns], &picture);
         positions
     }
 
@@ -130,7 +148,11 @@ impl Transformer for Chroma {
     ) -> Result<State> {
         let (mut images, mut texts, mut all_changes) = (Vec::new(), Vec::new(), Vec::new());
         for Member { latent, time, given, .. } in batch.members() {
-            let image = lease.linear("img_in", &patchify(&lease.bring(latent)?)?)?;
+            let latent = lease.bring(latent)?;
+            let image = match &self.config.pixels {
+                None => lease.linear("img_in", &patchify(&latent)?)?,
+                Some(pixels) => lease.linear("img_in_patch", &pixels.patches(&latent)?)?,
+            };
             probe.show(format_args!("img_in"), &image);
             images.push(image);
             texts.push(for_items(&lease.bring(&given.text)?, latent.dim(0))?);
@@ -139,7 +161,14 @@ impl Transformer for Chroma {
         let all = |parts: &[Tensor]| together(&parts.iter().collect::<Vec<_>>(), 0);
         positions.show(lease.lane(), probe)?;
         let tokens = Tokens::Apart { image: all(&images)?, text: all(&texts)? };
-        Ok(State { tokens, changes: Everywhere::new(all(&all_changes)?), positions })
+        let painting = match &self.config.pixels {
+            None => None,
+            Some(_) => {
+                let noisy = batch.members().map(|member| (member.latent, member.time));
+                Some(Painting::new(lease, &noisy.collect::<Vec<_>>(), batch.first().altered)?)
+            }
+        };
+        Ok(State { tokens, changes: Everywhere::new(all(&all_changes)?), positions, painting })
     }
 
     fn block(
@@ -149,19 +178,22 @@ impl Transformer for Chroma {
         mut state: State,
         probe: &mut Probe<'_>,
     ) -> Result<State> {
+        let Some((group, index)) = self.config.kind_of(block) else {
+            return self.paint(lease, self.config.painting_block(block), state);
+        };
         let tokens = state.tokens.bring(lease)?;
         let items = tokens.image()?.dim(0);
         let changes = state.changes.on(lease)?;
         let rotation = state.positions.on(lease.lane())?;
         let (sizes, attending) = (self.config.sizes(), &state.positions.attending);
         let stream = |name| StreamBlock { sizes, lease, name, rotation, attending };
-        let tokens = match self.config.kind_of(block) {
-            (BlockGroup::Double, index) => {
+        let tokens = match group {
+            BlockGroup::Double => {
                 let change = |side: usize| self.config.double_change(&changes, (index, side), items);
                 let sides = [change(0)?, change(1)?];
                 stream(format!("double_blocks.{index}")).double(tokens, [&sides[0], &sides[1]], probe)?
             }
-            (BlockGroup::Single, index) => {
+            BlockGroup::Single => {
                 let change = self.config.single_change(&changes, index, items)?;
                 stream(format!("single_blocks.{index}")).single(tokens, &change, probe)?
             }
@@ -176,6 +208,9 @@ impl Transformer for Chroma {
         latent: &Shape,
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
+        if let (Some(pixels), Some(painting)) = (&self.config.pixels, &state.painting) {
+            return painting.picture(pixels, lease, latent);
+        }
         let grid = Grid::sized(latent);
         let image = lease.bring(&state.tokens.image()?)?;
         let changes = lease.bring(state.changes.first())?;
@@ -186,7 +221,7 @@ impl Transformer for Chroma {
     }
 
     fn group(&self, block: usize) -> Option<(BlockGroup, usize)> {
-        Some(self.config.kind_of(block))
+        self.config.kind_of(block)
     }
 
     fn controlled(&self, state: &State) -> Result<Option<Tensor>> {
@@ -196,7 +231,7 @@ impl Transformer for Chroma {
 
 impl Diffusion for Chroma {
     fn latent(&self) -> &'static LatentSpec {
-        &super::latents::FLUX_KL
+        if self.config.pixels.is_some() { &pixels::LATENT } else { &super::latents::FLUX_KL }
     }
 
     fn sampling(&self) -> ModelSampling {
@@ -212,7 +247,11 @@ impl Diffusion for Chroma {
     }
 
     fn knows(&self, alteration: &Alteration) -> bool {
-        matches!(alteration, Alteration::SkipBlock { .. })
+        match alteration {
+            Alteration::SkipBlock { .. } => true,
+            Alteration::PatchesAtOnce(_) => self.config.pixels.is_some(),
+            _ => false,
+        }
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use graph::{Call, Catalogue, Failure, Input, Literal, Value};
 use meta::DType;
 use models::detect::Role;
+use models::vae::pixels;
 
 use super::text_encoders::clip_of_checkpoint;
 use super::variants::add_with_variants;
@@ -182,7 +183,8 @@ impl Loader for Autoencoder {
     }
 
     fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
-        vec![Input::choice("vae_name", runtime.names("vae"))]
+        let names = runtime.names("vae").into_iter().chain([pixels::NAME.to_owned()]);
+        vec![Input::choice("vae_name", names.collect::<Vec<_>>())]
     }
 
     fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
@@ -194,7 +196,11 @@ impl Loader for Autoencoder {
     }
 
     fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
-        let found = Found::named(runtime, call, "vae_name", &["vae"])?;
+        let found = if call.text("vae_name")? == pixels::NAME {
+            Found::pixels()?
+        } else {
+            Found::named(runtime, call, "vae_name", &["vae"])?
+        };
         Ok(vec![found.vae(runtime, placing)?])
     }
 }

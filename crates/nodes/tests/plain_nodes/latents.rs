@@ -18,6 +18,7 @@ fn empty_latents_have_the_shapes_of_their_families() {
     };
     assert_eq!(shape("EmptyLatentImage", inputs().with("batch_size", 2)), vec![2, 4, 64, 64]);
     assert_eq!(shape("EmptySD3LatentImage", inputs()), vec![1, 16, 128, 128]);
+    assert_eq!(shape("EmptyChromaRadianceLatentImage", inputs()), vec![1, 3, 1024, 1024]);
     assert_eq!(shape("EmptyFlux2LatentImage", inputs()), vec![1, 128, 64, 64]);
     assert_eq!(shape("EmptyQwenImageLayeredLatentImage", inputs()), vec![1, 16, 4, 80, 80]);
     assert_eq!(shape("EmptyHunyuanLatentVideo", inputs()), vec![1, 16, 7, 60, 106]);

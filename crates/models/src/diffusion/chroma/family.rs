@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use meta::Shape;
 
-use super::Chroma;
+use super::{Chroma, Pixels};
 use crate::detect::{Neighbours, Role, Sign};
 use crate::diffusion::stream_weights::{ReleasedStreams, linear};
 use crate::diffusion::{DiffusionFamily, ReleasedModel};
@@ -44,7 +44,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
 };
 
 /// T5's tokens, not filled up.
-const TEXT: TextRecipe = TextRecipe {
+pub(in crate::diffusion) const TEXT: TextRecipe = TextRecipe {
     name: "chroma",
     encoders: &[EncoderUse { empty_is_padding: true, ..EncoderUse::of_length("t5xxl", 1) }],
     has_mask: false,
@@ -81,27 +81,30 @@ const WORKFLOW: StandardWorkflow = StandardWorkflow {
     multiple: 16,
 };
 
-/// Radiance paints pixels with another network behind the same blocks.
+/// Radiance paints pixels with another network behind the same blocks, and is another family.
 fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
-    let is_radiance =
-        found.has("nerf_final_layer.norm.scale") || found.has("nerf_final_layer_conv.norm.scale");
-    (!is_radiance).then_some(Cow::Borrowed("Chroma"))
+    (!paints_pixels(found)).then_some(Cow::Borrowed("Chroma"))
+}
+
+/// Whether a file has the networks that paint pixels.
+pub(in crate::diffusion) fn paints_pixels(found: &Neighbours<'_>) -> bool {
+    found.has("nerf_final_layer.norm.scale") || found.has("nerf_final_layer_conv.norm.scale")
 }
 
 /// The sizes of a released model.
-struct Sizes {
+pub(in crate::diffusion) struct Sizes {
     streams: ReleasedStreams,
     context: usize,
     width: usize,
 }
 
-const RELEASED: Sizes = Sizes {
+pub(in crate::diffusion) const RELEASED: Sizes = Sizes {
     streams: ReleasedStreams { is_modulated: false, ..ReleasedStreams::FIRST },
     context: 4096,
     width: 5120,
 };
 
-const SMALL: Sizes = Sizes {
+pub(in crate::diffusion) const SMALL: Sizes = Sizes {
     streams: ReleasedStreams { is_modulated: false, ..ReleasedStreams::SMALL },
     context: 128,
     width: 320,
@@ -109,10 +112,36 @@ const SMALL: Sizes = Sizes {
 
 /// The tensors of a model; of each kind at most so many blocks.
 fn tensors(sizes: &Sizes, most_blocks: usize) -> Vec<(String, Shape)> {
+    let mut all = shared_tensors(sizes, most_blocks);
+    let hidden = sizes.streams.hidden;
+    linear(&mut all, "img_in", [hidden, 64], true);
+    linear(&mut all, "final_layer.linear", [64, hidden], true);
+    all
+}
+
+/// The tensors of a model that paints pixels.
+pub(in crate::diffusion) fn tensors_of_pixels(sizes: &Sizes, most_blocks: usize) -> Vec<(String, Shape)> {
+    let Pixels { side, width, mlp, waves, blocks, .. } = super::pixels::RELEASED;
+    let mut all = shared_tensors(sizes, most_blocks);
+    let hidden = sizes.streams.hidden;
+    all.push(("img_in_patch.weight".to_owned(), Shape::from([hidden, 3, side, side])));
+    all.push(("img_in_patch.bias".to_owned(), Shape::from([hidden])));
+    linear(&mut all, "nerf_image_embedder.embedder.0", [width, 3 + waves * waves], true);
+    for i in 0..blocks.min(most_blocks) {
+        linear(&mut all, &format!("nerf_blocks.{i}.param_generator"), [3 * width * mlp, hidden], true);
+        all.push((format!("nerf_blocks.{i}.norm.scale"), Shape::from([width])));
+    }
+    all.push(("nerf_final_layer_conv.norm.scale".to_owned(), Shape::from([width])));
+    all.push(("nerf_final_layer_conv.conv.weight".to_owned(), Shape::from([3, width, 3, 3])));
+    all.push(("nerf_final_layer_conv.conv.bias".to_owned(), Shape::from([3])));
+    all
+}
+
+/// What both kinds have: the text's way in, the network that gives modulations, and the blocks.
+fn shared_tensors(sizes: &Sizes, most_blocks: usize) -> Vec<(String, Shape)> {
     let Sizes { streams, context, width } = sizes;
     let hidden = streams.hidden;
     let mut all = Vec::new();
-    linear(&mut all, "img_in", [hidden, 64], true);
     linear(&mut all, "txt_in", [hidden, *context], true);
     let name = |layer: &str| format!("distilled_guidance_layer.{layer}");
     linear(&mut all, &name("in_proj"), [*width, super::approximator::INPUTS], true);
@@ -123,6 +152,5 @@ fn tensors(sizes: &Sizes, most_blocks: usize) -> Vec<(String, Shape)> {
     }
     linear(&mut all, &name("out_proj"), [hidden, *width], true);
     streams.add_blocks(&mut all, most_blocks);
-    linear(&mut all, "final_layer.linear", [64, hidden], true);
     all
 }
