@@ -15,6 +15,7 @@ use meta::ByteSize;
 use crate::control::{self, ControlFamily};
 use crate::diffusion::model_patches::{self, PatchFamily};
 use crate::diffusion::{self, DiffusionFamily};
+use crate::latent_upscale::{self, LatentUpscalerFamily};
 use crate::text::{self, TextArchitecture};
 use crate::upscale::{self, UpscalerFamily};
 use crate::vae::{self, AutoencoderFamily};
@@ -74,6 +75,8 @@ pub enum Role {
     ModelPatch,
     /// Makes pictures larger, or better at their size.
     Upscale,
+    /// Makes latents larger.
+    LatentUpscale,
     /// Changes the weights of another model.
     Patch,
     /// Learned vectors that a prompt names.
@@ -99,6 +102,8 @@ pub enum Reader {
     ModelPatch(&'static PatchFamily),
     /// A family of upscalers.
     Upscale(&'static UpscalerFamily),
+    /// A family of networks that make latents larger.
+    LatentUpscale(&'static LatentUpscalerFamily),
 }
 
 impl Reader {
@@ -112,6 +117,7 @@ impl Reader {
             Reader::Control(family) => family.name,
             Reader::ModelPatch(family) => family.name,
             Reader::Upscale(family) => family.name,
+            Reader::LatentUpscale(family) => family.name,
         }
     }
 }
@@ -164,6 +170,7 @@ impl fmt::Display for Part {
             Role::Control => write!(f, "a control network ({family})")?,
             Role::ModelPatch => write!(f, "a model patch ({family})")?,
             Role::Upscale => write!(f, "an upscaler ({family})")?,
+            Role::LatentUpscale => write!(f, "an upscaler of latents ({family})")?,
             Role::Patch => write!(f, "a {family}")?,
             Role::Embedding | Role::Other => write!(f, "{family}")?,
         }
@@ -321,8 +328,12 @@ fn all_signs() -> impl Iterator<Item = (Role, Option<Reader>, &'static Sign)> {
     let upscale = upscale::FAMILIES.iter().flat_map(|family| {
         family.signs.iter().map(|sign| (Role::Upscale, Some(Reader::Upscale(family)), sign))
     });
+    let latents = latent_upscale::FAMILIES.iter().flat_map(|family| {
+        family.signs.iter().map(|sign| (Role::LatentUpscale, Some(Reader::LatentUpscale(family)), sign))
+    });
     let control = control.chain(patches);
-    control.chain(named).chain(diffusion).chain(text).chain(autoencoders).chain(vision).chain(upscale)
+    let others = autoencoders.chain(vision).chain(upscale).chain(latents);
+    control.chain(named).chain(diffusion).chain(text).chain(others)
 }
 
 /// What a file seems to be, in words.

@@ -21,6 +21,7 @@ pub mod diffusion;
 pub mod downloads;
 mod error;
 mod file_config;
+pub mod latent_upscale;
 mod module;
 mod probe;
 pub mod rehearsal;

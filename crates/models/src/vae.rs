@@ -54,6 +54,12 @@ pub trait Autoencoder: Module {
         None
     }
 
+    /// The means and deviations of a latent's channels, of an autoencoder whose layers have latents without them.
+    fn channel_statistics(&self, checkpoint: &Checkpoint) -> Option<[Vec<f32>; 2]> {
+        let _ = checkpoint;
+        None
+    }
+
     /// Whether the pictures of a batch are the frames of one video, which are made together.
     fn pictures_are_frames(&self) -> bool {
         false

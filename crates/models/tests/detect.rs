@@ -98,6 +98,7 @@ fn every_manifest_is_recognised() {
         ("mochi_micro", "a diffusion model (Mochi)"),
         ("kandinsky5_tiny", "a diffusion model (Kandinsky 5 video)"),
         ("chroma_radiance_tiny", "a diffusion model (Chroma Radiance)"),
+        ("ltxv_spatial_tiny", "an upscaler of latents (LTX-Video, spatial)"),
         ("cosmos_predict2_t2i_tiny", "a diffusion model (Cosmos Predict 2 text to image)"),
         ("cosmos_predict2_video2world_tiny", "a diffusion model (Cosmos Predict 2 video)"),
         ("z_image_micro", "a diffusion model (Z-Image)"),

@@ -1,4 +1,4 @@
-//! Pictures made larger by a model.
+//! Pictures and latents made larger by a model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use graph::{Call, Catalogue, Failure, Input, Object, Outcome};
 use models::upscale::{Pixels, USUAL_TILES, Upscaler, enlarge};
-use models::vae::Tiling;
+use models::vae::{CodedSize, Tiling};
+use residency::Cancel;
+use runtime::host::Samples;
+use sampling::{Latent, LatentShape};
 
 use crate::class::class;
 use crate::value::Image;
@@ -44,6 +47,61 @@ impl Object for UpscaleModel {
 }
 
 impl fmt::Debug for UpscaleModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
+/// An upscaler of latents: `LATENT_UPSCALE_MODEL`.
+#[derive(Clone)]
+pub(crate) struct LatentUpscaleModel {
+    pub(crate) source: Arc<Source>,
+}
+
+impl LatentUpscaleModel {
+    /// A latent `[batch, channels, frames, height, width]` as the autoencoder's layers have it, enlarged, one after the other.
+    pub(crate) fn enlarge(&self, runtime: &Runtime, call: &Call, latent: &Latent) -> Result<Samples> {
+        let Network::LatentUpscale(upscaler) = &self.source.network else {
+            return Err(Error::Told(format!("{} is no upscaler of latents", self.source.name())));
+        };
+        let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
+        if channels != upscaler.channels() {
+            let (name, wanted) = (self.source.name(), upscaler.channels());
+            let told = format!("{name} enlarges latents of {wanted} channels, but this one has {channels}");
+            return Err(Error::Told(told));
+        }
+        let scale = upscaler.scale();
+        let shape = [batch, channels, frames, scale * height, scale * width];
+        let room = runtime.host.room(&shape)?;
+        let work = Work::Enlarge(CodedSize::video(frames, height, width));
+        let wanted = Wanted { source: &self.source, beside: &[], loras: &[], work: &work };
+        let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+        let item = channels * frames * height * width;
+        let values = runtime.with_session(wanted, &cancel, |opened| {
+            let mut values = Vec::with_capacity(shape.iter().product());
+            for own in latent.values().chunks_exact(item.max(1)) {
+                let started = Instant::now();
+                let own = opened.session.lane()?.tensor([1, channels, frames, height, width], own)?;
+                values.extend(upscaler.enlarge(&opened.session, &own)?.to_vec()?);
+                runtime.note_evaluation(opened, started);
+            }
+            Ok(values)
+        })?;
+        Ok(room.latent(Latent::new(shape.to_vec(), values)?))
+    }
+}
+
+impl Object for LatentUpscaleModel {
+    fn is_current(&self) -> bool {
+        self.source.is_current()
+    }
+
+    fn describe(&self) -> String {
+        format!("upscaler of latents {}", self.source.name())
+    }
+}
+
+impl fmt::Debug for LatentUpscaleModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.describe())
     }

@@ -143,6 +143,11 @@ pub(crate) fn encode(runtime: &Runtime, call: &Call, vae: &Vae, image: &Image) -
     encode_with(runtime, call, vae, image, None)
 }
 
+/// The means and deviations of the channels of an autoencoder's latents, if its layers have latents without them.
+pub(crate) fn channel_statistics(vae: &Vae) -> Result<Option<[Vec<f32>; 2]>> {
+    Ok(autoencoder_of(vae)?.channel_statistics(&vae.source.file))
+}
+
 /// Channels of the latents that an autoencoder makes.
 pub(crate) fn latent_channels(vae: &Vae) -> Result<usize> {
     Ok(autoencoder_of(vae)?.latent_channels())

@@ -11,6 +11,7 @@ use models::control::{self, ControlNetwork};
 use models::detect::{Detected, Part, Reader, Role};
 use models::diffusion::model_patches::{self, PatchNetwork};
 use models::diffusion::{self, Diffusion, DiffusionFamily};
+use models::latent_upscale::{self, LatentUpscaler};
 use models::text::{self, TextModel};
 use models::upscale::{self, Upscaler};
 use models::vae::{self, Autoencoder};
@@ -72,6 +73,8 @@ pub enum Network {
     ModelPatch(Box<dyn PatchNetwork>),
     /// An upscaler.
     Upscale(Box<dyn Upscaler>),
+    /// A network that makes latents larger.
+    LatentUpscale(Box<dyn LatentUpscaler>),
 }
 
 impl Network {
@@ -85,6 +88,7 @@ impl Network {
             Network::Control(_) => "a control network",
             Network::ModelPatch(_) => "a model patch",
             Network::Upscale(_) => "an upscaler",
+            Network::LatentUpscale(_) => "an upscaler of latents",
         }
     }
 
@@ -98,7 +102,8 @@ impl Network {
             | Network::Vision(_)
             | Network::Control(_)
             | Network::ModelPatch(_)
-            | Network::Upscale(_) => 8,
+            | Network::Upscale(_)
+            | Network::LatentUpscale(_) => 8,
         }
     }
 
@@ -112,6 +117,7 @@ impl Network {
             Network::Control(control) => &**control,
             Network::ModelPatch(patch) => &**patch,
             Network::Upscale(upscaler) => &**upscaler,
+            Network::LatentUpscale(upscaler) => &**upscaler,
         }
     }
 
@@ -302,6 +308,11 @@ impl Source {
         Source::of_part(file, found.part(Role::Upscale, "an upscaler")?, placing)
     }
 
+    /// The upscaler of latents of a file.
+    pub fn latent_upscaler(file: &Arc<Checkpoint>, found: &Detected, placing: Placing) -> Result<Source> {
+        Source::of_part(file, found.part(Role::LatentUpscale, "an upscaler of latents")?, placing)
+    }
+
     /// The network of one part of a file.
     ///
     /// # Errors
@@ -317,6 +328,7 @@ impl Source {
             Some(Reader::Control(family)) => Network::Control((family.read)(file, part)?),
             Some(Reader::ModelPatch(family)) => Network::ModelPatch((family.read)(file, part)?),
             Some(Reader::Upscale(family)) => Network::Upscale((family.read)(file, part)?),
+            Some(Reader::LatentUpscale(family)) => Network::LatentUpscale((family.read)(file, part)?),
             Some(Reader::Diffusion(_)) | None => {
                 let (file, part, role) = (name_of(file.path()), part.to_string(), part.role);
                 return Err(Error::NotYet { file, part, known: runnable(role) });
@@ -422,6 +434,7 @@ pub fn runnable(role: Role) -> String {
         Role::Control => control::FAMILIES.iter().map(|family| family.name).collect(),
         Role::ModelPatch => model_patches::FAMILIES.iter().map(|family| family.name).collect(),
         Role::Upscale => upscale::FAMILIES.iter().map(|family| family.name).collect(),
+        Role::LatentUpscale => latent_upscale::FAMILIES.iter().map(|family| family.name).collect(),
         Role::Diffusion | Role::Patch | Role::Embedding | Role::Other => {
             diffusion::FAMILIES.iter().map(|family| family.variants).collect()
         }

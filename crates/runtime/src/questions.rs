@@ -66,7 +66,7 @@ pub struct SaidPlacing<'a> {
 }
 
 /// The order in which a file's networks are looked for.
-const ROLES: [Role; 7] = [
+const ROLES: [Role; 8] = [
     Role::Diffusion,
     Role::Autoencoder,
     Role::Text,
@@ -74,6 +74,7 @@ const ROLES: [Role; 7] = [
     Role::Control,
     Role::ModelPatch,
     Role::Upscale,
+    Role::LatentUpscale,
 ];
 
 impl Runtime {
@@ -129,6 +130,7 @@ fn network_of(
         Role::Control => alone(Source::control(file, found, placing)?),
         Role::ModelPatch => Source::model_patch(file, found, placing),
         Role::Upscale => Source::upscaler(file, found, placing),
+        Role::LatentUpscale => Source::latent_upscaler(file, found, placing),
         Role::Text => {
             let encoders = Source::encoders(file, found, &placing)?;
             encoders

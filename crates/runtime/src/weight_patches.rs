@@ -191,9 +191,11 @@ fn key_map(source: &Source, beside: &[Arc<Source>]) -> Result<KeyMap> {
             KeyMap::for_text_encoder(weights, text.encoder.key(), &all)
         }
         Network::Control(control) => control.patch_keys(source.weights()?),
-        Network::Autoencoder(_) | Network::Vision(_) | Network::ModelPatch(_) | Network::Upscale(_) => {
-            KeyMap::native(weights)
-        }
+        Network::Autoencoder(_)
+        | Network::Vision(_)
+        | Network::ModelPatch(_)
+        | Network::Upscale(_)
+        | Network::LatentUpscale(_) => KeyMap::native(weights),
     })
 }
 

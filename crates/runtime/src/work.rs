@@ -40,6 +40,8 @@ pub enum Work {
     Patch(StepShape),
     /// The enlarging of one picture in tiles; sizes in pixels of what goes in.
     Upscale(CodedSize),
+    /// The enlarging of one latent; sizes in its values.
+    Enlarge(CodedSize),
 }
 
 /// The evaluations of one step of a diffusion model.
@@ -138,6 +140,7 @@ impl Work {
             Work::Decode(size) => coded("decode", size),
             Work::Encode(size) => coded("encode", size),
             Work::Look => "look".to_owned(),
+            Work::Enlarge(size) => coded("enlarge", size),
             Work::Upscale(size) => {
                 let (height, width) = size.at_once();
                 format!("upscale {height}x{width}")
@@ -190,6 +193,7 @@ impl Network {
                 None => CodedSize::whole(height, width),
             }),
             Network::Vision(_) => Work::Look,
+            Network::LatentUpscale(_) => Work::Enlarge(CodedSize::video(frames, height, width)),
             Network::Upscale(_) => {
                 let pixels = self.pixels_per_value();
                 Work::upscale(height.saturating_mul(pixels), width.saturating_mul(pixels))
@@ -229,6 +233,9 @@ impl Network {
             (Network::Vision(vision), Work::Look) => Ok(vision.rehearse(session)?),
             (Network::Upscale(upscaler), Work::Upscale(size)) => {
                 Ok(models::upscale::rehearse(&**upscaler, session, size.at_once())?)
+            }
+            (Network::LatentUpscale(upscaler), Work::Enlarge(size)) => {
+                Ok(models::latent_upscale::rehearse(&**upscaler, session, *size)?)
             }
             (network, work) => {
                 Err(crate::Error::Told(format!("{} is no work for {}", work.name(), network.kind())))

@@ -117,6 +117,12 @@ impl VideoCoder for Ltxv {
         }
     }
 
+    fn channel_statistics(&self, checkpoint: &Checkpoint) -> Option<[Vec<f32>; 2]> {
+        let claims = Claims::new(checkpoint, &self.prefix, config::FAMILY);
+        let values = |name: &str| claims.values(&format!("per_channel_statistics.{name}"));
+        Some([values("mean-of-means")?, values("std-of-means")?])
+    }
+
     fn decode_parts(&self, session: &Session, latent: &Tensor, take: &mut TakeParts<'_>) -> Result<()> {
         let [means, deviations] = self.statistics(session)?;
         let latent = self.noised(latent)?.to_lane(means.lane())?;

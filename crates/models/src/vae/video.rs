@@ -1,6 +1,7 @@
 //! What autoencoders of videos share. A family computes a video part by part; here parts become pictures, tiles and
 //! rehearsals.
 
+use checkpoint::Checkpoint;
 use residency::Session;
 use tensor::{Padding, Tensor};
 
@@ -30,6 +31,12 @@ pub(super) type GiveFrames<'a> = dyn Fn(usize, usize) -> Result<Tensor> + 'a;
 pub(super) trait VideoCoder {
     fn sizes(&self) -> VideoSizes;
 
+    /// As [`Autoencoder::channel_statistics`].
+    fn channel_statistics(&self, checkpoint: &Checkpoint) -> Option<[Vec<f32>; 2]> {
+        let _ = checkpoint;
+        None
+    }
+
     /// Whether its videos are pictures, each by itself.
     fn is_for_pictures(&self) -> bool {
         false
@@ -43,6 +50,10 @@ pub(super) trait VideoCoder {
 }
 
 impl<T: VideoCoder + Module> Autoencoder for T {
+    fn channel_statistics(&self, checkpoint: &Checkpoint) -> Option<[Vec<f32>; 2]> {
+        VideoCoder::channel_statistics(self, checkpoint)
+    }
+
     fn latent_channels(&self) -> usize {
         self.sizes().latent_channels
     }

@@ -13,6 +13,7 @@ use crate::conditioning::{changed, three_outputs};
 use crate::image::{Method, Target, pixels, scale_image};
 use crate::latent::{EmptyLatent, sized};
 use crate::sampling_nodes::{give_sigmas, with_sampling};
+use crate::upscale::LatentUpscaleModel;
 use crate::value::{Conditioning, Image, LatentImage, Mask};
 use crate::video::through_codec;
 use crate::{Error, Result, vae};
@@ -37,6 +38,7 @@ pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(ModelSamplingLTXV(runtime()));
     catalogue.add(LTXVScheduler(runtime()));
     catalogue.add(LTXVPreprocess(runtime()));
+    catalogue.add(LTXVLatentUpsampler(runtime()));
 }
 
 fn both_texts(schema: Schema) -> Schema {
@@ -341,6 +343,44 @@ class! {
             0 => Ok(Outcome::object(Image::clone(&image))),
             lost => Ok(Outcome::object(through_codec(call, &image, lost as f64)?)),
         }
+    }
+}
+
+class! {
+    /// A latent video with frames of twice the size, by a network that knows latents as the autoencoder's layers have them.
+    LTXVLatentUpsampler in "latent/video";
+    |schema| schema
+        .input(Input::socket("samples", "LATENT"))
+        .input(Input::socket("upscale_model", "LATENT_UPSCALE_MODEL"))
+        .input(Input::socket("vae", "VAE"))
+        .output("LATENT")
+        .module("comfy_extras.nodes_lt_upsampler");
+    |runtime, call| {
+        let latent = call.object::<LatentImage>("samples")?;
+        let model = call.object::<LatentUpscaleModel>("upscale_model")?;
+        let vae = call.object::<Vae>("vae")?;
+        let Some([means, deviations]) = vae::channel_statistics(&vae)? else {
+            let text = format!("{} says nothing of its latents' channels; link the autoencoder of LTX-Video", vae.source.name());
+            return Err(Failure::value(text));
+        };
+        let change = |latent: &Latent, of: &dyn Fn(usize, f32) -> f32| -> Result<Latent> {
+            let LatentShape { channels, frames, height, width, .. } = LatentShape::of(latent)?;
+            let volume = (frames * height * width).max(1);
+            let values = latent.values().chunks_exact(volume).enumerate().flat_map(|(at, values)| {
+                values.iter().map(move |value| of(at % channels, *value))
+            });
+            Ok(Latent::new(latent.shape().to_vec(), values.collect())?)
+        };
+        let channels = LatentShape::of(&latent.samples).map_err(Error::from)?.channels;
+        if means.len() != channels || deviations.len() != channels {
+            let (name, known) = (vae.source.name(), means.len());
+            return Err(Failure::value(format!("{name} has latents of {known} channels, but this one has {channels}")));
+        }
+        let raw = change(&latent.samples, &|channel, value| value * deviations[channel] + means[channel])?;
+        let large = model.enlarge(runtime, call, &raw)?;
+        let room = runtime.host.room(large.shape())?;
+        let large = change(&large, &|channel, value| (value - means[channel]) / deviations[channel])?;
+        Ok(Outcome::object(LatentImage::new(room.latent(large))))
     }
 }
 

@@ -111,6 +111,7 @@ fn verdict(file: &Arc<Checkpoint>, part: &Part) -> (bool, String, Option<Vec<Str
         | Role::Control
         | Role::ModelPatch
         | Role::Upscale
+        | Role::LatentUpscale
         | Role::Other => {}
     }
     let read = || {
