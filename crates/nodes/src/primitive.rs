@@ -1,5 +1,6 @@
 //! Constants, switches, arithmetic, text and notes.
 
+mod camera;
 mod expression;
 mod patterns;
 mod strings;
@@ -22,6 +23,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(PrimitiveBoolean(Arc::clone(runtime)));
     catalogue.add(PreviewAny(Arc::clone(runtime)));
     catalogue.add(ResolutionSelector(Arc::clone(runtime)));
+    camera::add(catalogue, runtime);
     switches::add(catalogue);
     strings::add(catalogue, runtime);
     patterns::add(catalogue, runtime);

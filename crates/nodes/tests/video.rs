@@ -183,6 +183,37 @@ fn sound_is_saved_and_loaded_again() {
 }
 
 #[test]
+fn sound_is_cut_and_recorded() {
+    let bench = Bench::new();
+    let whole = tone(0.5).downcast::<Audio>().unwrap();
+    let [_, _, length] = whole.shape;
+    let cut = |start: f64, duration: f64| {
+        let inputs = Inputs::default().with("audio", tone(0.5)).with("start_index", start);
+        bench.outcome("TrimAudioDuration", inputs.with("duration", duration))
+    };
+    let values = |start: f64, duration: f64| {
+        let Outputs::Slots(slots) = cut(start, duration).unwrap().outputs else { panic!("no values") };
+        let Some(Slot::One(value)) = slots.into_iter().next() else { panic!("no value") };
+        let audio = value.downcast::<Audio>().unwrap();
+        assert_eq!((audio.rate, audio.shape[..2].to_vec()), (whole.rate, whole.shape[..2].to_vec()));
+        audio.values.to_vec()
+    };
+    let (tenth, fifth) = (whole.rate as usize / 10, whole.rate as usize / 5);
+    assert_eq!(values(0.1, 0.1)[..tenth], whole.values[tenth..fifth]);
+    assert_eq!(values(-0.1, 60.0)[..tenth], whole.values[length - tenth..length]);
+    assert_eq!(values(0.0, 60.0), whole.values.to_vec());
+    assert!(cut(0.1, 0.0).unwrap_err().to_string().contains("nothing would be left"));
+    let inputs = Inputs::default().with("audio", tone(0.5)).with("filename_prefix", "sound");
+    let saved = bench.outcome("SaveAudio", inputs).unwrap();
+    let name = text(&item(&saved, "audio"), "filename");
+    std::fs::copy(bench.folder.join("output").join(&name), bench.folder.join("input").join(&name)).unwrap();
+    let recorded = bench.values("RecordAudio", Inputs::default().with("audio", name.as_str())).remove(0);
+    assert_eq!(recorded.downcast::<Audio>().unwrap().shape, whole.shape);
+    let nothing = bench.outcome("RecordAudio", Inputs::default().with("audio", "")).unwrap_err();
+    assert!(nothing.to_string().contains("nothing was recorded"), "{nothing}");
+}
+
+#[test]
 fn video_helper_suite_saves_and_loads() {
     let bench = Bench::new();
     let inputs = Inputs::default()

@@ -3,6 +3,7 @@
 mod beside;
 mod camera;
 mod steering;
+mod tracks;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     beside::add(catalogue, runtime);
     camera::add(catalogue, runtime);
     steering::add(catalogue, runtime);
+    tracks::add(catalogue, runtime);
 }
 
 /// Two texts, an autoencoder, and the usual size.

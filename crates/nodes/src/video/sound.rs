@@ -10,6 +10,7 @@ use media::{Conversion, Sound, Source, write_flac, write_with_ffmpeg};
 use super::files::date_of;
 use super::saving::{texts, with_hidden};
 use super::{text_or, told};
+use crate::class::class;
 use crate::image::file_verdict;
 use crate::saving::{file_item, random_letters};
 use crate::value::Audio;
@@ -22,6 +23,8 @@ pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     for format in [Format::Flac, Format::Mp3, Format::Opus] {
         catalogue.add(SaveAudio { runtime: Arc::clone(runtime), format });
     }
+    catalogue.add(RecordAudio(Arc::clone(runtime)));
+    catalogue.add(TrimAudioDuration(Arc::clone(runtime)));
     catalogue.add(PreviewAudio { runtime: Arc::clone(runtime), letters: random_letters() });
 }
 
@@ -57,6 +60,67 @@ impl NodeClass for LoadAudio {
 
     fn validate(&self, given: &Given<'_>) -> Result<Verdict, Failure> {
         Ok(file_verdict(self.0.outputs(), given, "audio", "Invalid audio file"))
+    }
+}
+
+/// `RecordAudio`: what the front end recorded and uploaded.
+struct RecordAudio(Arc<Runtime>);
+
+impl NodeClass for RecordAudio {
+    fn schema(&self) -> Schema {
+        Schema::new("RecordAudio", "audio")
+            .title("Record Audio")
+            .about("Takes sound that was recorded in the front end, which puts it into the input folder.")
+            .input(Input::socket("audio", "AUDIO_RECORD"))
+            .module(MODULE)
+            .output("AUDIO")
+    }
+
+    fn run(&self, call: &Call) -> Result<Outcome, Failure> {
+        let name = call.text("audio")?;
+        if name.is_empty() {
+            return Err(Failure::value(
+                "nothing was recorded yet; record something in the node first".to_owned(),
+            ));
+        }
+        let path = self.0.outputs().path(name)?;
+        let sound = Sound::read(&Source::Path(path)).map_err(told)?;
+        Ok(Outcome::object(Audio::of_sound(&self.0.host, &sound)?))
+    }
+
+    fn fingerprint(&self, call: &Call) -> Result<Option<Literal>, Failure> {
+        Ok(Some(date_of(&self.0, call.text("audio")?)?))
+    }
+}
+
+class! {
+    /// A part of a sound: from a second on, counted from the end if it is below zero, for so many seconds.
+    TrimAudioDuration in "audio";
+    |schema| schema
+        .title("Trim Audio Duration")
+        .input(Input::socket("audio", "AUDIO"))
+        .input(Input::float("start_index", 0.0, -1e9, 1e9, 0.01))
+        .input(Input::float("duration", 60.0, 0.0, 1e9, 0.01))
+        .output("AUDIO")
+        .module(MODULE);
+    |runtime, call| {
+        let audio = call.object::<Audio>("audio")?;
+        let [count, channels, length] = audio.shape;
+        let values_of = |seconds: f64| (seconds * f64::from(audio.rate)).round_ties_even() as i64;
+        let start = call.float("start_index")?;
+        let from = if start < 0.0 { length as i64 + values_of(start) } else { values_of(start) };
+        let from = from.min(length as i64 - 1).max(0) as usize;
+        let to = (from as i64).saturating_add(values_of(call.float("duration")?)).clamp(0, length as i64) as usize;
+        if from >= to {
+            let seconds = length as f64 / f64::from(audio.rate);
+            return Err(Failure::value(format!(
+                "nothing would be left of a sound of {seconds:.2} s; begin inside of it, and ask for more than 0 s"
+            )));
+        }
+        let shape = [count, channels, to - from];
+        let room = runtime.host.room(&shape)?;
+        let parts = audio.values.chunks_exact(length).flat_map(|channel| &channel[from..to]);
+        Ok(Outcome::object(Audio { shape, rate: audio.rate, values: room.collect(parts.copied())? }))
     }
 }
 

@@ -179,3 +179,12 @@ fn expressions_give_three_kinds_of_number() {
     let schema = bench.catalogue.get("ComfyMathExpression").unwrap().schema();
     assert_eq!(schema.inputs[0].name, "expression");
 }
+
+#[test]
+fn a_camera_is_told_in_words() {
+    let bench = Workbench::new();
+    let given = inputs().with("horizontal_angle", 333).with("vertical_angle", 17).with("zoom", 5.0);
+    let made = bench.run("CameraAngle", given).unwrap();
+    assert_eq!(literal(&made, 1), "front-left quarter view elevated shot medium shot".into());
+    assert_eq!(literal(&made, 0).get("zoom").unwrap().as_float(), Some(1.4375));
+}
