@@ -7,7 +7,6 @@ use std::time::Instant;
 use graph::{Call, Catalogue, Failure, Input, Object, Outcome};
 use models::upscale::{Pixels, USUAL_TILES, Upscaler, enlarge};
 use models::vae::{CodedSize, Tiling};
-use residency::Cancel;
 use runtime::host::Samples;
 use sampling::{Latent, LatentShape};
 
@@ -61,7 +60,7 @@ pub(crate) struct LatentUpscaleModel {
 impl LatentUpscaleModel {
     /// A latent `[batch, channels, frames, height, width]` as the autoencoder's layers have it, enlarged, one after the other.
     pub(crate) fn enlarge(&self, runtime: &Runtime, call: &Call, latent: &Latent) -> Result<Samples> {
-        let Network::LatentUpscale(upscaler) = &self.source.network else {
+        let Network::LatentUpscale(upscaler) = &*self.source.network else {
             return Err(Error::Told(format!("{} is no upscaler of latents", self.source.name())));
         };
         let LatentShape { batch, channels, frames, height, width } = LatentShape::of(latent)?;
@@ -75,9 +74,9 @@ impl LatentUpscaleModel {
         let room = runtime.host.room(&shape)?;
         let work = Work::Enlarge(CodedSize::video(frames, height, width));
         let wanted = Wanted { source: &self.source, beside: &[], loras: &[], work: &work };
-        let cancel = Cancel::from(Arc::clone(&call.job.cancel));
+        let caller = Caller::of(&call.job);
         let item = channels * frames * height * width;
-        let values = runtime.with_session(wanted, &cancel, |opened| {
+        let values = runtime.with_session(wanted, &caller, |opened| {
             let mut values = Vec::with_capacity(shape.iter().product());
             for own in latent.values().chunks_exact(item.max(1)) {
                 let started = Instant::now();
