@@ -80,7 +80,7 @@ fn encoded(
     let [batch, channels, frames, height, width] = axes(&all);
     let (kept, plane) = (given.min(frames), height * width);
     let shape = [batch, channels, kept, height, width];
-    let room = runtime.host.room(&shape).map_err(Error::from)?;
+    let room = runtime.host.room(&shape)?;
     let planes = all.values().chunks_exact((frames * plane).max(1)).flat_map(|own| &own[..kept * plane]);
     let latent = Latent::new(shape.to_vec(), planes.copied().collect()).map_err(Error::from)?;
     Ok(Some(room.latent(latent)))

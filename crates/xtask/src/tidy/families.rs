@@ -49,6 +49,11 @@ const PLACES: &[(&str, &str)] = &[
         "crates/models/src/diffusion/chroma/family.rs",
         "ComfyUI's class for latents of 16 channels is named after another",
     ),
+    ("crates/models/src/diffusion/chroma_radiance/", "the same network over pixels"),
+    (
+        "crates/models/src/diffusion/cosmos/family.rs",
+        "an autoencoder and ComfyUI's class for latents of 16 channels, which are named after others",
+    ),
     (
         "crates/models/src/diffusion/flux2/family.rs",
         "ComfyUI's class for a distilled guidance is named after another",
@@ -68,6 +73,8 @@ const PLACES: &[(&str, &str)] = &[
         "ComfyUI's class for a distilled guidance and a file that is shared are named after another",
     ),
     ("crates/models/src/diffusion/hunyuan_video_15/", "a later generation, with the network of the first"),
+    ("crates/models/src/diffusion/kandinsky5/family.rs", "the name of an autoencoder that it shares"),
+    ("crates/models/src/diffusion/kandinsky5/run.rs", "the name of latents that it shares"),
     (
         "crates/models/src/diffusion/krea2/",
         "the autoencoder's file is named after the model that it was published with",
@@ -91,9 +98,13 @@ const PLACES: &[(&str, &str)] = &[
         "ComfyUI's class for latents of 16 channels is named after another",
     ),
     ("crates/models/src/diffusion/z_image/model_patch.rs", "the name of latents that it shares"),
+    ("crates/models/src/latent_upscale.rs", "upscalers of latents are named after the family that has these"),
+    ("crates/models/src/latent_upscale/", "upscalers of latents are named after the family that has these"),
+    ("crates/nodes/src/families/chroma_radiance.rs", "ComfyUI's names of its classes"),
     ("crates/nodes/src/families/flux2.rs", "ComfyUI's module and title of a later generation"),
     ("crates/nodes/src/loaders/text_encoders.rs", "ComfyUI's own list of types, in its order"),
     ("crates/nodes/src/loaders/vision.rs", "the names of published models"),
+    ("crates/nodes/src/sampling_nodes/model_options.rs", "ComfyUI's own list of samplings"),
     ("crates/nodes/src/sampling_nodes/schedules.rs", "ComfyUI's own list of model types"),
     (
         "crates/sampling/src/schedule/nodes.rs",

@@ -144,7 +144,7 @@ impl Path {
     /// A latent `[1, channels, frames, height, width]` in which what its first frame has at the first points follows them,
     /// and how much of each place is such.
     fn spread(&self, video: &Latent, temperature: f32, most: usize) -> (Vec<f32>, Vec<f32>) {
-        let [_, channels, frames, height, width] = super::axes(video);
+        let [_, _, frames, height, width] = super::axes(video);
         let (plane, volume) = (height * width, frames * height * width);
         let side = height.min(width) as f32;
         let (wide, high) = (width as f32 / side, height as f32 / side);
@@ -173,11 +173,11 @@ impl Path {
                 near.truncate(most);
                 let sum: f32 = near.iter().map(|(weight, _)| weight).sum();
                 weights[frame * plane + place] = sum;
-                for channel in 0..channels {
-                    let at = channel * volume + frame * plane + place;
+                let values = shown[frame * plane + place..].iter_mut().step_by(volume);
+                for (channel, value) in values.enumerate() {
                     let follows: f32 =
                         near.iter().map(|(weight, index)| weight * features[*index][channel]).sum();
-                    shown[at] = follows + shown[at] * (1.0 - sum.clamp(0.0, 1.0));
+                    *value = follows + *value * (1.0 - sum.clamp(0.0, 1.0));
                 }
             }
         }
