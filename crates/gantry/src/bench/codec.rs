@@ -114,9 +114,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         report.ratios = ratios(args.file.as_deref())?;
     }
     if args.output.json {
-        print_json(&report)?
+        print_json(&report)?;
     } else {
-        print(&report.to_text())?
+        print(&report.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
 }

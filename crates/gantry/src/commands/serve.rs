@@ -34,12 +34,7 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     let bars = Bars::default();
     let log = LogConfig { verbosity: args.verbose, is_quiet: is_quiet(), file: args.log_file.clone() };
     serving::start_log(&log, logs.clone(), bars.clone())?;
-    for note in notes {
-        tracing::warn!("{note}");
-    }
-    if let Some(note) = machine.note() {
-        tracing::info!("{note}");
-    }
+    tell_notes(machine, notes);
     let folders = serving::folders(&args.folders)?;
     serving::empty(&folders.temp)?;
     let (temp, own_files) = (folders.temp.clone(), folders.clone());
@@ -105,6 +100,16 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     .map_err(|error| told_bind(error, args.port))?;
     serving::empty(&temp)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the flags and the machine have to say.
+fn tell_notes(machine: &Machine, notes: &[String]) {
+    for note in notes {
+        tracing::warn!("{note}");
+    }
+    if let Some(note) = machine.note() {
+        tracing::info!("{note}");
+    }
 }
 
 /// A port that cannot be had is told with its flag.

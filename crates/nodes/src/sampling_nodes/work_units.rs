@@ -123,9 +123,12 @@ pub(crate) struct Order {
     pub(crate) time: f32,
 }
 
+/// What a unit is given: an order, and where its answer goes.
+type Task = (Order, Sender<Result<Vec<Latent>>>);
+
 /// Accelerators that help, while a run lasts.
 pub(crate) struct Units {
-    helpers: Vec<Sender<(Order, Sender<Result<Vec<Latent>>>)>>,
+    helpers: Vec<Sender<Task>>,
     seconds: Vec<f64>,
 }
 
@@ -176,7 +179,7 @@ pub(crate) fn answer(answered: &Receiver<Result<Vec<Latent>>>) -> Result<Vec<Lat
 }
 
 /// Does what it is told, on the device of its model, until nobody tells it anything any more.
-fn help(opened: &Opened, start: Start<'_>, orders: &Receiver<(Order, Sender<Result<Vec<Latent>>>)>) {
+fn help(opened: &Opened, start: Start<'_>, orders: &Receiver<Task>) {
     let mut run: Option<Box<dyn DiffusionRun + '_>> = None;
     for (order, answer) in orders {
         let result = match &run {

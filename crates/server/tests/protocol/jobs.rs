@@ -120,7 +120,7 @@ async fn jobs_wait_are_deleted_and_are_interrupted() {
     let listed = get(&server, "/api/jobs?status=cancelled").await.json();
     assert!(listed["jobs"].as_array().unwrap().iter().any(|job| job["id"] == running), "{listed}");
     while get(&server, "/history").await.json().as_object().unwrap().len() < 1 + others {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(post(&server, "/history", &json!({ "clear": true })).await.status, 200);
     assert_eq!(get(&server, "/history").await.json(), json!({}));
