@@ -16,6 +16,14 @@ fn guided(seed: u32, steps: u32) -> Value {
     prompt
 }
 
+/// Eight pictures at once, with one conditioning.
+fn eight(seed: u32, steps: u32) -> Value {
+    let mut prompt = text_to_image(64, steps);
+    prompt["5"]["inputs"]["batch_size"] = json!(8);
+    prompt["6"]["inputs"]["seed"] = json!(seed);
+    prompt
+}
+
 /// The same with its evaluations on so many accelerators.
 fn split(mut prompt: Value, most: u32) -> Value {
     prompt["11"] =
@@ -36,14 +44,14 @@ fn timed(server: &Server, prompt: &Value) -> (Ended, f64) {
 
 /// How many times faster a step is on two accelerators of these speeds than on the first, the best of some tries: others
 /// use this machine, too. The pictures are the same to the bit.
-fn gain(speeds: [&str; 2], enough: f64) -> f64 {
+fn gain(picture: fn(u32, u32) -> Value, speeds: [&str; 2], enough: f64) -> f64 {
     let folder = ScratchDir::new().unwrap();
     let devices = speeds.map(|speed| format!("256mb@20gbps@{speed}"));
     let server = Server::start(folder.path(), &["--sim-device", &devices[0], "--sim-device", &devices[1]]);
     let mut best = 0.0_f64;
-    for seed in 1..=4 {
-        let (alone, one) = timed(&server, &guided(seed, 4));
-        let (together, two) = timed(&server, &split(guided(seed, 4), 2));
+    for seed in 1..=6 {
+        let (alone, one) = timed(&server, &picture(seed, 3));
+        let (together, two) = timed(&server, &split(picture(seed, 3), 2));
         assert_eq!(alone.latent("9"), together.latent("9"), "the same bits");
         println!("{speeds:?}: a step takes {one:.3} s on one, {two:.3} s on two: {:.2} times", one / two);
         best = best.max(one / two);
@@ -56,21 +64,34 @@ fn gain(speeds: [&str; 2], enough: f64) -> f64 {
 
 #[test]
 fn a_pair_of_conditionings_is_nearly_twice_as_fast_on_two_equal_accelerators() {
-    let gain = gain(["6gflops", "6gflops"], 1.8);
+    let gain = gain(guided, ["2gflops", "2gflops"], 1.8);
     assert!(gain >= 1.8, "{gain:.2}");
 }
 
 #[test]
 fn a_slower_accelerator_helps_as_much_as_it_can() {
     // The bound is 1.2: the slower one takes 1 / 0.6 of the time that the faster one takes for its half.
-    let gain = gain(["6gflops", "3.6gflops"], 1.15);
+    let gain = gain(guided, ["2gflops", "1.2gflops"], 1.15);
     assert!(gain >= 1.15, "{gain:.2}");
 }
 
 #[test]
 fn one_that_would_only_hold_it_up_does_not_help() {
-    let gain = gain(["6gflops", "1gflops"], 0.97);
+    let gain = gain(guided, ["4gflops", "0.6gflops"], 0.97);
     assert!(gain >= 0.9, "{gain:.2}");
+}
+
+#[test]
+fn a_batch_of_eight_is_nearly_twice_as_fast_on_two_equal_accelerators() {
+    let gain = gain(eight, ["6gflops", "6gflops"], 1.8);
+    assert!(gain >= 1.8, "{gain:.2}");
+}
+
+#[test]
+fn a_batch_of_eight_is_shared_by_speed() {
+    // The bound is 1.6: the faster one has five of the eight, the slower one three.
+    let gain = gain(eight, ["6gflops", "3.6gflops"], 1.4);
+    assert!(gain >= 1.4, "{gain:.2}");
 }
 
 /// Where the diffusion model is registered.

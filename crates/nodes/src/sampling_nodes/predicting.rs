@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use meta::DType;
-use models::conditioning::{Conditioned, Scene};
+use models::conditioning::{Array, CondInput, Conditioned, Scene};
 use models::diffusion::model_patches::PatchRun;
 use models::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation};
 use runtime::{Model, Opened, Reusing, Runtime};
@@ -208,8 +209,11 @@ impl<'a> Evaluator<'a> {
             return Ok(outputs.iter().zip(&places).map(denoised).collect());
         }
         let outputs = match &self.units {
-            Some(units) if keys.len() > 1 => self.shared_outputs(units, &keys, (&inputs, &places), sigma)?,
-            _ => self.outputs(&keys, &inputs, &places, sigma)?,
+            Some(units) => match units.shares(keys.len()) {
+                Some(shares) => self.shared_outputs((units, &shares), &keys, (&inputs, &places), sigma)?,
+                None => self.joined_outputs(units, &keys, (&inputs, &places), sigma)?,
+            },
+            None => self.outputs(&keys, &inputs, &places, sigma)?,
         };
         if let Some(guessed) = &self.guessed {
             guessed.borrow_mut().remember(&keys, &each, &outputs, sigma);
@@ -223,12 +227,12 @@ impl<'a> Evaluator<'a> {
     /// What the model gives for inputs at these places, the others' shares on their accelerators at the same time.
     fn shared_outputs(
         &self,
-        units: &Units,
+        (units, shares): (&Units, &[usize]),
         keys: &[&Key],
         (inputs, places): (&[Cow<'_, Latent>], &[usize]),
         sigma: f32,
     ) -> Result<Vec<Latent>> {
-        let (shares, time) = (units.shares(keys.len()), self.model.sampling.timestep(sigma));
+        let time = self.model.sampling.timestep(sigma);
         let of = |unit: usize| (0..keys.len()).filter(|at| shares[*at] == unit).collect::<Vec<usize>>();
         let last = shares.iter().copied().max().unwrap_or(0);
         let ordered = (1..=last).map(|unit| {
@@ -248,6 +252,36 @@ impl<'a> Evaluator<'a> {
         }
         given.sort_by_key(|(at, _)| *at);
         Ok(given.into_iter().map(|(_, output)| output).collect())
+    }
+
+    /// The same where each accelerator has its rows of the batch.
+    fn joined_outputs(
+        &self,
+        units: &Units,
+        keys: &[&Key],
+        (inputs, places): (&[Cow<'_, Latent>], &[usize]),
+        sigma: f32,
+    ) -> Result<Vec<Latent>> {
+        let time = self.model.sampling.timestep(sigma);
+        let evaluations: Vec<(usize, usize)> =
+            keys.iter().zip(places).map(|(key, place)| (key.cond, *place)).collect();
+        let of =
+            |rows: &Range<usize>| inputs.iter().map(|input| rows_of(input, rows)).collect::<Result<Vec<_>>>();
+        let mut ordered = Vec::new();
+        for (unit, rows) in units.rows().iter().enumerate().skip(1) {
+            let order = Order { inputs: of(rows)?, evaluations: evaluations.clone(), time };
+            ordered.push(units.order(unit, order));
+        }
+        let own: Vec<Cow<'_, Latent>> = of(&units.rows()[0])?.into_iter().map(Cow::Owned).collect();
+        let mut parts = vec![self.outputs(keys, &own, places, sigma)?];
+        for answered in &ordered {
+            parts.push(work_units::answer(answered)?);
+        }
+        let joined = |(at, place): (usize, &usize)| {
+            let values = parts.iter().flat_map(|part| part[at].values()).copied().collect();
+            Ok(Latent::new(inputs[*place].shape().to_vec(), values)?)
+        };
+        places.iter().enumerate().map(joined).collect()
     }
 
     /// What the model gives for inputs at these places, in one pass.
@@ -290,6 +324,26 @@ impl<'a> View<'a> {
             if window == [height, width, 0, 0] { Cow::Borrowed(x) } else { Cow::Owned(x.cropped(window)?) };
         Ok(View { window, part })
     }
+}
+
+/// Rows of a batch.
+fn rows_of(latent: &Latent, rows: &Range<usize>) -> Result<Latent> {
+    let mut shape = latent.shape().to_vec();
+    let row = latent.values().len() / shape[0].max(1);
+    shape[0] = rows.len();
+    Ok(Latent::new(shape, latent.values()[rows.start * row..rows.end * row].to_vec())?)
+}
+
+/// Whether conditionings say the same of every row of a batch: texts, and numbers.
+pub(crate) fn have_equal_rows(conds: &[Conditioned<'_>]) -> bool {
+    let is_one = |array: &Arc<Array>| array.shape.first() == Some(&1);
+    let plain = [CondInput::Guidance, CondInput::AttentionBias, CondInput::Sizes, CondInput::FrameRate];
+    conds.iter().map(|conditioned| conditioned.cond).all(|cond| {
+        is_one(&cond.text)
+            && cond.second_text.as_ref().is_none_or(is_one)
+            && cond.pooled.as_ref().is_none_or(is_one)
+            && cond.inputs().iter().all(|input| plain.contains(input))
+    })
 }
 
 /// A latent on a device, with the axes that it has.

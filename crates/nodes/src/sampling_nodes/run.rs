@@ -14,7 +14,7 @@ use super::entries::ready;
 use super::guided::Steering;
 use super::guider::Guider;
 use super::patches::Patches;
-use super::predicting::{Evaluator, Question, RunsBeside, conditioned};
+use super::predicting::{Evaluator, Question, RunsBeside, conditioned, have_equal_rows};
 use super::step_shape::largest_step;
 use super::work_units::{Split, Start, Units};
 use crate::value::LatentImage;
@@ -135,8 +135,12 @@ impl Work<'_> {
         let control_works = controls.works(&conditionings, &evaluated, &self.run.sigmas, shape);
         let patches = Patches::prepare(self.runtime, self.call, model, &conditionings, (shape, &work))?;
         let caller = Caller::of(&self.call.job);
+        let (conds, sides) = conditioned(self.guider, &conditionings);
         let split = match controls.is_empty() && patches.is_empty() {
-            true => Split::of(self.runtime, &caller, model, &work)?,
+            true => {
+                let has_equal_rows = self.mask.is_none() && have_equal_rows(&conds);
+                Split::of(self.runtime, &caller, model, &work, has_equal_rows)?
+            }
             false => None,
         };
         let work = split.as_ref().map_or(&work, |split| &split.own);
@@ -151,7 +155,6 @@ impl Work<'_> {
         let mut others = controls.wanted(model, &control_works);
         others.extend(patches.wanted());
         others.extend(split.iter().flat_map(|split| split.wanted(model)));
-        let (conds, sides) = conditioned(self.guider, &conditionings);
         let times: Vec<f32> = self.run.sigmas.iter().map(|sigma| model.sampling.timestep(*sigma)).collect();
         let latent = self.runtime.with_sessions(wanted, &others, &caller, |opened, others| {
             let (mask, image) = (self.mask.as_ref(), image.as_ref());
@@ -166,7 +169,8 @@ impl Work<'_> {
             std::thread::scope(|scope| {
                 let units = split.as_ref().map(|split| Units::start(scope, split, helpers, start));
                 let (said, beside) = ((&*conds, &*sides), RunsBeside { controls, patches, units });
-                let evaluator = Evaluator::new(self.runtime, opened, model, said, beside, &scene)?;
+                let own = split.as_ref().map_or(scene, |split| split.scene(0, &scene));
+                let evaluator = Evaluator::new(self.runtime, opened, model, said, beside, &own)?;
                 self.through(&evaluator, &mut watching)
             })
         });

@@ -1,8 +1,9 @@
 //! The evaluations of a step on several accelerators at the same time.
 //!
-//! Each accelerator has the model with its patches, and gets as many of a step's evaluations as make the step shortest by
-//! what is predicted for each. One computes in the thread of the sampler, every other in a thread of its own.
+//! Each accelerator has the model with its patches, and gets as many of a step's evaluations, or as many rows of the batch, as
+//! make the step shortest by what is predicted for each. One computes in the thread of the sampler, every other in a thread of its own.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use meta::DeviceId;
 use models::conditioning::{Conditioned, Scene};
 use models::diffusion::{Diffusion, DiffusionRun, Evaluation};
 use runtime::{Caller, Model, Opened, Runtime, Source, StepShape, Wanted, Work};
-use sampling::Latent;
+use sampling::{Latent, LatentShape};
 use tensor::Tensor;
 
 use super::predicting::on_device;
@@ -23,68 +24,44 @@ pub(crate) struct Split {
     pub(crate) own: Work,
     /// The model on other accelerators, with what each does of that step.
     others: Vec<(Source, Work)>,
-    /// Seconds that one evaluation takes, of the model itself and of the others.
-    seconds: Vec<f64>,
+    way: Way,
+}
+
+/// How a step is split.
+#[derive(Clone, Debug, PartialEq)]
+enum Way {
+    /// Whole evaluations; with the seconds that one takes, of the model itself and of the others.
+    Evaluations(Vec<f64>),
+    /// Rows of the batch, of the model itself and of the others, in all evaluations.
+    Rows(Vec<Range<usize>>),
 }
 
 impl Split {
-    /// How the evaluations of a run whose largest step is this are split; none if one accelerator does them all.
+    /// How the evaluations of a run whose largest step is this are split; none if one accelerator does them all. A batch
+    /// is split only where nothing but texts, the same for all of it, is said.
     pub(crate) fn of(
         runtime: &Runtime,
         caller: &Caller,
         model: &Model,
         work: &Work,
+        has_equal_rows: bool,
     ) -> Result<Option<Split>> {
         let Work::Step(step) = work else { return Ok(None) };
-        let count = step.evaluations.len();
+        let own = runtime.device_of(&model.source, caller);
         // What records what another evaluation does has to run beside it.
         let is_plain = step.evaluations.iter().all(|evaluation| evaluation.altered.is_empty());
-        let own = runtime.device_of(&model.source, caller);
-        if model.most_devices < 2 || count < 2 || !is_plain || own == DeviceId::CPU {
+        let rows = if has_equal_rows { step.batch } else { 1 };
+        let is_one = step.evaluations.len().max(rows) < 2;
+        if model.most_devices < 2 || is_one || !is_plain || own == DeviceId::CPU {
             return Ok(None);
         }
-        let per_evaluation =
-            |source: &Source| -> Result<f64> { Ok(runtime.predicted_s(source, work)? / count as f64) };
-        let accelerators = runtime.devices.iter().map(device::Device::id);
-        let others = accelerators.filter(|id| *id != own && *id != DeviceId::CPU);
-        let mut others = others
-            .map(|id| model.source.placed_on(id))
-            // One that has no room for it is none.
-            .filter_map(|source| Some((per_evaluation(&source).ok()?, source)))
-            .collect::<Vec<(f64, Source)>>();
-        others.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-        others.truncate(model.most_devices - 1);
-        let mut seconds = vec![match model.source.placing.compute == own {
-            true => per_evaluation(&model.source)?,
-            false => per_evaluation(&model.source.placed_on(own))?,
-        }];
-        seconds.extend(others.iter().map(|(seconds, _)| *seconds));
-        let shares = shares(count, &seconds);
-        let share = |unit: usize| -> Work {
-            let own = step.evaluations.iter().zip(&shares).filter(|(_, share)| **share == unit);
-            let evaluations = own.map(|(evaluation, _)| evaluation.clone()).collect();
-            Work::Step(StepShape { evaluations, ..step.clone() })
-        };
-        let used = (1..seconds.len()).filter(|unit| shares.contains(unit)).count();
-        if used == 0 {
-            return Ok(None);
-        }
-        // The fastest come first, so that those without a share are the last.
-        others.truncate(used);
-        seconds.truncate(used + 1);
-        let others = others.into_iter().enumerate().map(|(at, (_, source))| (source, share(at + 1)));
-        let others: Vec<(Source, Work)> = others.collect();
-        tracing::info!(
-            "{}: {} of {count} evaluations of a step on {own}, the others on {}",
-            model.source.name(),
-            shares.iter().filter(|share| **share == 0).count(),
-            others
-                .iter()
-                .map(|(source, _)| source.placing.compute.to_string())
-                .collect::<Vec<_>>()
-                .join(", "),
-        );
-        Ok(Some(Split { own: share(0), others, seconds }))
+        let (mut sources, seconds) = units(runtime, model, own, work)?;
+        let Some((way, used)) = Way::best(step.evaluations.len(), rows, &seconds) else { return Ok(None) };
+        sources.truncate(used - 1);
+        let names: Vec<String> = sources.iter().map(|source| source.placing.compute.to_string()).collect();
+        tracing::info!("{}: {}, on {own} and {}", model.source.name(), way.told(step), names.join(", "));
+        let others = sources.into_iter().enumerate().map(|(at, source)| (source, way.share(step, at + 1)));
+        Ok(Some(Split { own: way.share(step, 0), others: others.collect(), way }))
     }
 
     /// What is opened beside the model.
@@ -100,8 +77,96 @@ impl Split {
     }
 }
 
-/// Which unit makes each of so many evaluations: always the one that would be done with it first, and of equal ones the
-/// first.
+impl Way {
+    /// The way in which a step of so many evaluations of so many rows is shortest, and how many units have a share; none
+    /// if the first is done as soon by itself. `seconds` are what the whole step takes of each.
+    fn best(evaluations: usize, rows: usize, seconds: &[f64]) -> Option<(Way, usize)> {
+        let split = |parts: usize| {
+            let each: Vec<f64> = seconds.iter().map(|seconds| seconds / parts as f64).collect();
+            let shares = shares(parts, &each);
+            let counts = |unit: usize| shares.iter().filter(|share| **share == unit).count();
+            let counts: Vec<usize> = (0..seconds.len()).map(counts).collect();
+            let longest =
+                counts.iter().zip(&each).map(|(count, each)| *count as f64 * each).fold(0.0, f64::max);
+            // The fastest come first, so that those without a share are the last.
+            let used = counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+            (longest, used, each, counts)
+        };
+        let (by_evaluation, by_row) = (split(evaluations), split(rows));
+        let is_by_row = by_row.0 < by_evaluation.0;
+        let (longest, used, each, counts) = if is_by_row { by_row } else { by_evaluation };
+        if used < 2 || longest >= seconds[0] {
+            return None;
+        }
+        if !is_by_row {
+            return Some((Way::Evaluations(each[..used].to_vec()), used));
+        }
+        let mut next = 0;
+        let ranges = counts[..used].iter().map(|count| {
+            next += count;
+            next - count..next
+        });
+        Some((Way::Rows(ranges.collect()), used))
+    }
+
+    /// What a unit does of a step.
+    fn share(&self, step: &StepShape, unit: usize) -> Work {
+        Work::Step(match self {
+            Way::Rows(ranges) => StepShape { batch: ranges[unit].len(), ..step.clone() },
+            Way::Evaluations(seconds) => {
+                let shares = shares(step.evaluations.len(), seconds);
+                let own = step.evaluations.iter().zip(shares).filter(|(_, share)| *share == unit);
+                StepShape {
+                    evaluations: own.map(|(evaluation, _)| evaluation.clone()).collect(),
+                    ..step.clone()
+                }
+            }
+        })
+    }
+
+    /// The batch that a unit's latents have, of the whole batch.
+    fn batch(&self, unit: usize, whole: usize) -> usize {
+        match self {
+            Way::Rows(ranges) => ranges[unit].len(),
+            Way::Evaluations(_) => whole,
+        }
+    }
+
+    /// For the log.
+    fn told(&self, step: &StepShape) -> String {
+        match self {
+            Way::Rows(ranges) => {
+                let counts: Vec<String> = ranges.iter().map(|range| range.len().to_string()).collect();
+                format!("a batch of {} in parts of {}", step.batch, counts.join(" and "))
+            }
+            Way::Evaluations(_) => {
+                format!("{} evaluations of a step at the same time", step.evaluations.len())
+            }
+        }
+    }
+}
+
+/// The model on other accelerators, the fastest first, at most as many as may help; and the seconds that the work takes of
+/// the model itself and of each of them.
+fn units(runtime: &Runtime, model: &Model, own: DeviceId, work: &Work) -> Result<(Vec<Source>, Vec<f64>)> {
+    let accelerators = runtime.devices.iter().map(device::Device::id);
+    let others = accelerators.filter(|id| *id != own && *id != DeviceId::CPU);
+    let mut others = others
+        .map(|id| model.source.placed_on(id))
+        // One that has no room for it is none.
+        .filter_map(|source| Some((runtime.predicted_s(&source, work).ok()?, source)))
+        .collect::<Vec<(f64, Source)>>();
+    others.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    others.truncate(model.most_devices - 1);
+    let mut seconds = vec![match model.source.placing.compute == own {
+        true => runtime.predicted_s(&model.source, work)?,
+        false => runtime.predicted_s(&model.source.placed_on(own), work)?,
+    }];
+    seconds.extend(others.iter().map(|(seconds, _)| *seconds));
+    Ok((others.into_iter().map(|(_, source)| source).collect(), seconds))
+}
+
+/// Which unit makes each of so many parts: always the one that would be done with it first, and of equal ones the first.
 fn shares(count: usize, seconds: &[f64]) -> Vec<usize> {
     let mut busy = vec![0.0; seconds.len()];
     let mut share = || {
@@ -129,7 +194,7 @@ type Task = (Order, Sender<Result<Vec<Latent>>>);
 /// Accelerators that help, while a run lasts.
 pub(crate) struct Units {
     helpers: Vec<Sender<Task>>,
-    seconds: Vec<f64>,
+    way: Way,
 }
 
 /// What helpers start with.
@@ -141,6 +206,18 @@ pub(crate) struct Start<'a> {
     pub(crate) scene: &'a Scene<'a>,
 }
 
+impl Split {
+    /// The scene as a unit sees it, with its part of the batch; 0 is the model itself.
+    pub(crate) fn scene<'a>(&self, unit: usize, scene: &Scene<'a>) -> Scene<'a> {
+        part(scene, self.way.batch(unit, scene.shape.batch))
+    }
+}
+
+/// The same scene for another batch.
+fn part<'a>(scene: &Scene<'a>, batch: usize) -> Scene<'a> {
+    Scene { shape: LatentShape { batch, ..scene.shape }, ..*scene }
+}
+
 impl Units {
     /// Starts a thread for each of the models that were opened for it. They end when this goes.
     pub(crate) fn start<'scope, 'env>(
@@ -149,17 +226,29 @@ impl Units {
         opened: &'env [Opened],
         start: Start<'env>,
     ) -> Units {
-        let helper = |opened: &'env Opened| {
+        let helper = |(at, opened): (usize, &'env Opened)| {
             let (orders, taken) = channel();
-            scope.spawn(move || help(opened, start, &taken));
+            let batch = split.way.batch(at + 1, start.scene.shape.batch);
+            scope.spawn(move || help(opened, start, batch, &taken));
             orders
         };
-        Units { helpers: opened.iter().map(helper).collect(), seconds: split.seconds.clone() }
+        Units { helpers: opened.iter().enumerate().map(helper).collect(), way: split.way.clone() }
     }
 
-    /// Which unit makes each of so many evaluations; 0 is the model itself.
-    pub(crate) fn shares(&self, count: usize) -> Vec<usize> {
-        shares(count, &self.seconds)
+    /// Which unit makes each of so many evaluations, 0 being the model itself; none if all make parts of each.
+    pub(crate) fn shares(&self, count: usize) -> Option<Vec<usize>> {
+        match &self.way {
+            Way::Evaluations(seconds) => Some(shares(count, seconds)),
+            Way::Rows(_) => None,
+        }
+    }
+
+    /// The rows of the batch that each unit has, if that is how they share it.
+    pub(crate) fn rows(&self) -> &[Range<usize>] {
+        match &self.way {
+            Way::Rows(ranges) => ranges,
+            Way::Evaluations(_) => &[],
+        }
     }
 
     /// Gives a unit something to do; what it gives comes back here.
@@ -179,7 +268,9 @@ pub(crate) fn answer(answered: &Receiver<Result<Vec<Latent>>>) -> Result<Vec<Lat
 }
 
 /// Does what it is told, on the device of its model, until nobody tells it anything any more.
-fn help(opened: &Opened, start: Start<'_>, orders: &Receiver<Task>) {
+fn help(opened: &Opened, start: Start<'_>, batch: usize, orders: &Receiver<Task>) {
+    let scene = part(start.scene, batch);
+    let start = Start { scene: &scene, ..start };
     let mut run: Option<Box<dyn DiffusionRun + '_>> = None;
     for (order, answer) in orders {
         let result = match &run {
@@ -228,11 +319,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evaluations_go_where_they_are_done_first() {
+    fn parts_go_where_they_are_done_first() {
         assert_eq!(shares(2, &[1.0, 1.0]), [0, 1]);
         assert_eq!(shares(2, &[1.0, 1.6]), [0, 1], "one each is 1.6, both on the faster one 2");
         assert_eq!(shares(2, &[1.0, 2.5]), [0, 0], "both on the faster one is 2");
         assert_eq!(shares(4, &[1.0, 1.9]), [0, 1, 0, 0]);
         assert_eq!(shares(6, &[1.0, 2.0, 2.0]), [0, 0, 1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn the_way_is_the_shortest() {
+        let best = |evaluations, rows, seconds: &[f64]| Way::best(evaluations, rows, seconds);
+        assert_eq!(best(2, 1, &[2.0, 2.0]), Some((Way::Evaluations(vec![1.0, 1.0]), 2)));
+        assert_eq!(best(1, 8, &[8.0, 8.0]), Some((Way::Rows(vec![0..4, 4..8]), 2)));
+        assert_eq!(best(2, 8, &[8.0, 8.0]), Some((Way::Evaluations(vec![4.0, 4.0]), 2)), "as short");
+        // 5 rows of 1 second, and 3 of 1 / 0.6, against one evaluation of 8 / 2 / 0.6.
+        assert_eq!(best(2, 8, &[8.0, 8.0 / 0.6]), Some((Way::Rows(vec![0..5, 5..8]), 2)));
+        assert_eq!(best(2, 2, &[1.0, 9.0]), None);
+        assert_eq!(best(2, 1, &[1.0]), None, "nobody helps");
+        assert_eq!(
+            best(1, 3, &[3.0, 3.0, 30.0]),
+            Some((Way::Rows(vec![0..2, 2..3]), 2)),
+            "the third would hold it up"
+        );
     }
 }
