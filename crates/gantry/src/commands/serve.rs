@@ -55,15 +55,12 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     let (has_front_end, has_token) = (config.files.front_end.is_some(), config.token.is_some());
     let listen = || format!("--listen {} (see --token and --no-token)", args.listen);
     config.checked_addresses().with_context(listen)?;
+    let onlooker = Arc::new(NodeBar::new(bars, &catalogue, None));
     let engine = EngineConfig {
         database: Some(database),
         cache: cache_mode(&args.cache),
-        history_limit: HISTORY,
-        host_memory: host_memory(runtime.devices.clone()),
-        onlooker: Some(Arc::new(NodeBar::new(bars, &catalogue, None))),
-        workers,
-        named_devices: Some(named_devices(&runtime.devices)),
-        ..EngineConfig::default()
+        onlooker: Some(onlooker),
+        ..engine_config(&runtime.devices, workers)
     };
     let (engine_slot, as_json) = (Arc::new(OnceLock::<Arc<engine::Engine>>::new()), args.json);
     let queue = Arc::clone(&engine_slot);
@@ -117,6 +114,17 @@ fn told_bind(error: server::Error, port: u16) -> anyhow::Error {
     match error {
         server::Error::Bind { .. } => anyhow::Error::new(error).context(format!("--port {port}")),
         error => error.into(),
+    }
+}
+
+/// An engine for a machine's devices.
+fn engine_config(devices: &Registry, workers: Vec<DeviceId>) -> EngineConfig {
+    EngineConfig {
+        history_limit: HISTORY,
+        host_memory: host_memory(devices.clone()),
+        workers,
+        named_devices: Some(named_devices(devices)),
+        ..EngineConfig::default()
     }
 }
 

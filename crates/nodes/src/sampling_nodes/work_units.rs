@@ -188,12 +188,12 @@ pub(crate) struct Order {
     pub(crate) time: f32,
 }
 
-/// What a unit is given: an order, and where its answer goes.
-type Task = (Order, Sender<Result<Vec<Latent>>>);
+/// What a unit gives: a latent for each evaluation that it was told to make.
+pub(crate) type Given = Result<Vec<Latent>>;
 
 /// Accelerators that help, while a run lasts.
 pub(crate) struct Units {
-    helpers: Vec<Sender<Task>>,
+    helpers: Vec<Sender<(Order, Sender<Given>)>>,
     way: Way,
 }
 
@@ -252,7 +252,7 @@ impl Units {
     }
 
     /// Gives a unit something to do; what it gives comes back here.
-    pub(crate) fn order(&self, unit: usize, order: Order) -> Receiver<Result<Vec<Latent>>> {
+    pub(crate) fn order(&self, unit: usize, order: Order) -> Receiver<Given> {
         let (answer, answered) = channel();
         // A helper that has ended lets the answer go, which is told there.
         let _ = self.helpers[unit - 1].send((order, answer));
@@ -261,14 +261,14 @@ impl Units {
 }
 
 /// What a unit gave.
-pub(crate) fn answer(answered: &Receiver<Result<Vec<Latent>>>) -> Result<Vec<Latent>> {
+pub(crate) fn answer(answered: &Receiver<Given>) -> Given {
     answered
         .recv()
         .unwrap_or_else(|_| Err(Error::Told("a helping accelerator's thread has ended".to_owned())))
 }
 
 /// Does what it is told, on the device of its model, until nobody tells it anything any more.
-fn help(opened: &Opened, start: Start<'_>, batch: usize, orders: &Receiver<Task>) {
+fn help(opened: &Opened, start: Start<'_>, batch: usize, orders: &Receiver<(Order, Sender<Given>)>) {
     let scene = part(start.scene, batch);
     let start = Start { scene: &scene, ..start };
     let mut run: Option<Box<dyn DiffusionRun + '_>> = None;
