@@ -101,11 +101,14 @@ fn a_mask_editor_gets_its_alpha_and_the_text_stays() {
 #[test]
 fn views_are_written_in_other_formats() {
     let source = png(&gradient(8, 6, 4));
-    let webp = picture::preview(&source, PreviewFormat::Webp, false).unwrap();
+    let webp = picture::preview(&source, PreviewFormat::Webp(90), false).unwrap();
     assert_eq!(&webp[..4], b"RIFF");
     assert_eq!(picture::decode_pixels(&webp).unwrap().channels, 4);
-    let opaque = picture::preview(&source, PreviewFormat::Webp, true).unwrap();
+    let opaque = picture::preview(&source, PreviewFormat::Webp(90), true).unwrap();
     assert_eq!(picture::decode_pixels(&opaque).unwrap().channels, 3);
+    let large = png(&gradient(128, 96, 3));
+    let size = |quality| picture::preview(&large, PreviewFormat::Webp(quality), false).unwrap().len();
+    assert!(size(10) < size(50) && size(50) < size(95), "quality is heard: {:?}", [10, 50, 95].map(size));
     let jpeg = picture::preview(&source, PreviewFormat::Jpeg(90), false).unwrap();
     assert_eq!(&jpeg[..3], b"\xff\xd8\xff");
     let colours = picture::decode_pixels(&picture::colours_png(&source).unwrap()).unwrap();
