@@ -172,6 +172,19 @@ impl Header {
     }
 }
 
+/// The bytes of a coded tensor, by its header, which is all that is looked at.
+///
+/// # Errors
+/// It is no header of coded weights.
+pub fn stated_bytes(header: &[u8; HEADER_BYTES]) -> Result<usize> {
+    match Header::parse(header) {
+        Ok(header) => Ok(header.coded_bytes as usize),
+        // Of all that is wrong with a header without what follows it, that this is missing is what is expected.
+        Err(Error::Truncated { wanted, .. }) if wanted > HEADER_BYTES as u64 => Ok(wanted as usize),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,7 +38,7 @@ pub use coded::Coded;
 pub use encode::{Table, encode, encode_with};
 pub use error::{Error, Result};
 pub use format::Format;
-pub use layout::{HEADER_BYTES, Layout, MAX_ELEMENTS, TABLE_ENTRY_BYTES};
+pub use layout::{HEADER_BYTES, Layout, MAX_ELEMENTS, TABLE_ENTRY_BYTES, stated_bytes};
 pub use portable::Portable;
 pub use tile::{
     CODE_BITS, Damage, Exponents, GROUP, GROUPS_PER_TILE, PLANE_BYTES, RANK_BYTES, TILE, Tile, TileCoder,

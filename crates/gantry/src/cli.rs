@@ -15,6 +15,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use device::SimSpec;
 use meta::DeviceId;
+use placement::CodingPolicy;
 
 use crate::drawing::STRENGTHS;
 use crate::machine::LogicalGpus;
@@ -62,6 +63,39 @@ pub(crate) struct MachineArgs {
     /// Do not look for GPUs
     #[arg(long, global = true, help_heading = "Devices")]
     pub(crate) cpu: bool,
+    /// Whether weights that stream from host memory are kept and sent losslessly coded, in fewer bytes
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "off",
+        value_name = "WHEN",
+        help_heading = "Devices"
+    )]
+    pub(crate) coded: Coded,
+}
+
+/// Which streamed weights travel coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Coded {
+    /// None
+    #[default]
+    Off,
+    /// Those with which a step is predicted to be shorter
+    Auto,
+    /// All that can be
+    Force,
+}
+
+impl Coded {
+    /// What the planner calls it.
+    pub(crate) fn policy(self) -> CodingPolicy {
+        match self {
+            Coded::Off => CodingPolicy::Off,
+            Coded::Auto => CodingPolicy::Auto,
+            Coded::Force => CodingPolicy::Force,
+        }
+    }
 }
 
 /// What to do.

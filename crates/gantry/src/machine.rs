@@ -8,6 +8,7 @@ use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::{CpuBackend, Groups};
 use device_cuda::{CudaBackend, CudaConfig};
 use meta::{DeviceId, DeviceKind};
+use placement::CodingPolicy;
 
 use crate::cli::MachineArgs;
 use crate::environment;
@@ -20,6 +21,7 @@ pub(crate) struct Machine {
     cuda: Vec<Arc<CudaBackend>>,
     simulated: Vec<SimSpec>,
     note: Option<String>,
+    coding: CodingPolicy,
 }
 
 /// `cuda:0=2`: one card opened as several logical devices.
@@ -69,7 +71,8 @@ impl Machine {
         }
         let simulated = args.sim_device.clone();
         let groups = host.groups().clone();
-        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note })
+        let coding = args.coded.policy();
+        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note, coding })
     }
 
     /// The CPU and two simulated devices.
@@ -77,6 +80,11 @@ impl Machine {
     pub(crate) fn for_tests() -> Machine {
         let sim_device = vec!["1gb@20gbps".parse().unwrap(), "2gb@10gbps".parse().unwrap()];
         Machine::open(&MachineArgs { sim_device, cpu: true, ..MachineArgs::default() }).unwrap()
+    }
+
+    /// Which weights travel to its devices losslessly coded.
+    pub(crate) fn coding(&self) -> CodingPolicy {
+        self.coding
     }
 
     /// All devices.

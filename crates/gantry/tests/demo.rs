@@ -168,3 +168,49 @@ fn the_lora_draws_outlines_and_at_strength_zero_changes_nothing() {
     let quantised = covered(&draw(dir.path(), caption, &["--outline", "--quantised"]));
     assert!((quantised - lines).abs() < 0.05, "{quantised} quantised, {lines} not");
 }
+
+/// Weights that travel losslessly coded give the same picture, also where a LoRA is merged into what arrived, and on a
+/// device that keeps activations in 16 bits.
+#[test]
+fn coded_weights_give_the_same_picture() {
+    let dir = ScratchDir::new().unwrap();
+    let streamed = ["--compute", "sim:0", "--alloc", "sim:0,0%;cpu,100%", "--steps", "2", "--sim-device"];
+    for device in ["1gb@20gbps", "1gb@20gbps@bf16"] {
+        for lora in [&[][..], &["--outline"]] {
+            let picture = |coded: &str| {
+                let more = [&streamed[..], &[device, "--coded", coded], lora].concat();
+                draw(dir.path(), "a red circle above a blue square", &more)
+            };
+            let plain = picture("off");
+            assert!(plain == picture("force"), "{device} {lora:?}");
+            assert!(plain == picture("auto"), "{device} {lora:?}");
+        }
+    }
+}
+
+/// The plan says what is coded.
+#[test]
+fn a_plan_shows_coded_bytes() {
+    let plan = |coded: &str| -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo/demo-flux.safetensors");
+        command.arg("plan").arg(file).args(["--cpu", "--sim-device", "1gb@20gbps", "--compute", "sim:0"]);
+        command.args(["--alloc", "sim:0,0%;cpu,100%", "--json", "--coded", coded]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let streamed = |plan: &Value| -> Vec<Value> {
+        let blocks = plan["blocks"].as_array().unwrap().iter();
+        blocks.filter(|block| block["mode"] == "streamed").cloned().collect()
+    };
+    let (off, force) = (plan("off"), plan("force"));
+    assert!(streamed(&off).iter().all(|block| block.get("coded_bytes").is_none()));
+    let coded = streamed(&force);
+    assert!(!coded.is_empty());
+    for block in &coded {
+        let ratio = block["coded_bytes"].as_f64().unwrap() / block["bytes"].as_f64().unwrap();
+        assert!((0.69..0.75).contains(&ratio), "{block}");
+    }
+    assert!(force["ring"]["room_bytes"].as_u64() > Some(0));
+}

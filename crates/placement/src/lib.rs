@@ -30,6 +30,7 @@ pub use planner::{plan, predict};
 pub use predictor::{BlockTime, Prediction, StepBlock, simulate};
 pub use profile::{DeviceProfile, Learnt, MachineProfile, OpCost, PeerProfile, SpeedPoint, WorkKind};
 pub use request::{
-    BlockSpec, DeviceSpec, Overfull, PeerLink, PlanRequest, RemotePolicy, RingLimits, is_tiny,
+    BlockSpec, Coding, CodingPolicy, DeviceSpec, Overfull, PeerLink, PlanRequest, RemotePolicy, RingLimits,
+    is_tiny,
 };
 pub use table::seconds;

@@ -41,6 +41,15 @@ pub struct BlockPlan {
     pub runs_on: DeviceId,
     /// Whether its weights travel.
     pub mode: BlockMode,
+    /// The bytes that it has in host memory and on the link, where it travels losslessly coded.
+    pub coded_bytes: Option<u64>,
+}
+
+impl BlockPlan {
+    /// The bytes that are copied when it travels.
+    pub fn travelling_bytes(&self) -> u64 {
+        self.coded_bytes.unwrap_or(self.bytes)
+    }
 }
 
 /// Whether a block's weights travel.
@@ -67,14 +76,16 @@ impl BlockMode {
 pub struct Ring {
     /// How many.
     pub slots: usize,
-    /// The bytes of each: the largest streamed block.
+    /// The bytes of each: the largest streamed block, as it travels.
     pub slot_bytes: u64,
+    /// The room in which coded blocks are decoded, one after the other: the largest of them; 0 if none is coded.
+    pub room_bytes: u64,
 }
 
 impl Ring {
     /// The bytes of the whole ring.
     pub const fn bytes(&self) -> u64 {
-        self.slots as u64 * self.slot_bytes
+        self.slots as u64 * self.slot_bytes + self.room_bytes
     }
 }
 
@@ -111,7 +122,7 @@ impl Plan {
     /// The bytes copied to the compute device in every step.
     pub fn streamed_bytes(&self) -> u64 {
         let streamed = self.blocks.iter().filter(|block| block.mode == BlockMode::Streamed);
-        streamed.map(|block| block.bytes).sum()
+        streamed.map(BlockPlan::travelling_bytes).sum()
     }
 
     /// What the plan takes of a device; none if it does not use it.

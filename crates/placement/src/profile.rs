@@ -43,6 +43,9 @@ pub struct DeviceProfile {
     /// Element-wise passes over the device's memory.
     #[serde(default)]
     pub memory_bytes_per_s: Option<f64>,
+    /// Losslessly coded weights, counted decoded.
+    #[serde(default)]
+    pub decode_bytes_per_s: Option<f64>,
     /// What one small operation costs host and device.
     #[serde(default)]
     pub launch_s: Option<f64>,

@@ -33,6 +33,46 @@ pub struct PlanRequest {
     pub arrival_s_per_byte: f64,
     /// Whether links and block times were measured. If not, the plan has no times to show.
     pub speeds_known: bool,
+    /// Whether blocks may travel losslessly coded, and what that would make of them.
+    pub coding: Coding,
+}
+
+/// What is known of coding the blocks of a model, and what is wanted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Coding {
+    /// Which blocks are coded.
+    pub policy: CodingPolicy,
+    /// For each block the bytes that it has when it is coded; none for one that is not. Blocks at the end may be missing.
+    pub coded_bytes: Vec<Option<u64>>,
+    /// Bytes that the compute device decodes per second, counted decoded. None if that was not measured: then no block is
+    /// coded for its speed.
+    pub decode_bytes_per_s: Option<f64>,
+}
+
+/// Which of the blocks that stream from host memory are kept and sent coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodingPolicy {
+    /// None.
+    #[default]
+    Off,
+    /// Those with which a step is predicted to be shorter.
+    Auto,
+    /// All that can be.
+    Force,
+}
+
+impl CodingPolicy {
+    /// Every one.
+    pub const ALL: [CodingPolicy; 3] = [CodingPolicy::Off, CodingPolicy::Auto, CodingPolicy::Force];
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CodingPolicy::Off => "off",
+            CodingPolicy::Auto => "auto",
+            CodingPolicy::Force => "force",
+        }
+    }
 }
 
 impl PlanRequest {
@@ -51,6 +91,7 @@ impl PlanRequest {
             overfull: Overfull::default(),
             arrival_s_per_byte: 0.0,
             speeds_known: true,
+            coding: Coding::default(),
         }
     }
 }

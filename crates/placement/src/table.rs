@@ -52,7 +52,15 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if ring.slots == 1 { "" } else { "s" };
         format!("through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))
     });
-    let streamed = ByteSize(plan.streamed_bytes());
+    let coded = plan.blocks.iter().filter(|block| block.coded_bytes.is_some());
+    let coded: Vec<u64> = coded.map(|block| block.bytes).collect();
+    let streamed = match coded.len() {
+        0 => ByteSize(plan.streamed_bytes()).to_string(),
+        blocks => {
+            let plain = ByteSize(coded.iter().sum());
+            format!("{} ({blocks} blocks of {plain} coded)", ByteSize(plan.streamed_bytes()))
+        }
+    };
     if !p.known {
         write!(f, "predicted time per step: not measured yet")?;
         slots.iter().try_for_each(|slots| write!(f, "; {streamed} copied {slots}"))?;

@@ -98,6 +98,7 @@ fn any_request() -> impl Strategy<Value = PlanRequest> {
                 overfull,
                 arrival_s_per_byte: 0.0,
                 speeds_known: true,
+                coding: placement::Coding::default(),
             }
         },
     )

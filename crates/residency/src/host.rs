@@ -7,6 +7,7 @@ use std::sync::Arc;
 use checkpoint::EntryBytes;
 use device::{Buffer, Device, Reservation, Result, SharedBytes, Span, Stream};
 
+use crate::coding::CodedBlock;
 use crate::layout::BlockLayout;
 use crate::manifest::WeightSpec;
 use crate::needs::HostSource;
@@ -19,6 +20,8 @@ pub(crate) enum HostBlock {
     Pinned(Vec<(usize, Span)>),
     /// All pieces at their offsets.
     Packed(Buffer),
+    /// Losslessly coded.
+    Coded(CodedBlock),
 }
 
 /// The parts of files that hold streamed blocks, pinned where they lie.
@@ -120,7 +123,7 @@ impl HostBlock {
     pub(crate) fn to_fill(&self) -> Option<&Buffer> {
         match self {
             HostBlock::Packed(buffer) => Some(buffer),
-            HostBlock::Mapped(_) | HostBlock::Pinned(_) => None,
+            HostBlock::Mapped(_) | HostBlock::Pinned(_) | HostBlock::Coded(_) => None,
         }
     }
 
@@ -137,6 +140,7 @@ impl HostBlock {
     pub(crate) fn copy_to(&self, stream: &Stream, target: &Buffer) -> Result<u64> {
         let mut moved = 0;
         match self {
+            HostBlock::Coded(block) => moved += block.copy_to(stream, target)?,
             HostBlock::Packed(buffer) => {
                 stream.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
                 moved += buffer.len() as u64;

@@ -18,6 +18,7 @@
 mod blocks;
 mod cast;
 mod claim;
+mod coding;
 mod companion;
 mod error;
 mod free;

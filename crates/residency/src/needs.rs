@@ -67,11 +67,18 @@ impl Needs {
         for (device, bytes) in waiting(manifest, plan) {
             needs.once.insert(device, taken(device, bytes as usize)?);
         }
-        let mut largest = 0;
+        let (mut largest, mut room) = (0, 0);
         for (index, block) in plan.blocks.iter().enumerate() {
             let bytes = BlockLayout::new(manifest, index).len();
             let streamed = block.mode == BlockMode::Streamed;
             let on_host = block.home.kind == DeviceKind::Cpu;
+            if let Some(coded) = block.coded_bytes {
+                // Pinned memory is taken as it is asked for.
+                *needs.kept.entry(DeviceId::CPU).or_default() += coded;
+                largest = largest.max(coded as usize);
+                room = room.max(bytes);
+                continue;
+            }
             if !on_host || (manifest.is_cast(index) && !streamed) {
                 *needs.kept.entry(block.home).or_default() += taken(block.home, bytes)?;
             } else if manifest.is_cast(index) || (source == HostSource::Copy && streamed) {
@@ -86,7 +93,8 @@ impl Needs {
         }
         if let Some(ring) = &plan.ring {
             let slot = taken(plan.compute, largest)?;
-            *needs.kept.entry(plan.compute).or_default() += ring.slots as u64 * slot;
+            let room = if room > 0 { taken(plan.compute, room)? } else { 0 };
+            *needs.kept.entry(plan.compute).or_default() += ring.slots as u64 * slot + room;
         }
         Ok(needs)
     }

@@ -1,13 +1,18 @@
 //! The ring: a few slots on the compute device through which streamed blocks pass. A copy stream runs
 //! ahead in order of use and wraps from the last block of a step to the first of the next. What is to be merged into a
 //! block is merged in its slot when it is leased, once for each arrival.
+//!
+//! A block that travels losslessly coded is decoded when it is leased, into a room beside the slots, by the compute stream.
+//! Its slot is filled again as soon as that is done, while the block computes. One room is enough for blocks that are
+//! leased one after the other; there is another only when a block is leased while one is still in use.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Device, Error, Event, Result, Stream, StreamKind};
 
+use crate::coding::CodedBlock;
 use crate::host::HostBlock;
 use crate::profile::CopyMarks;
 
@@ -17,6 +22,16 @@ pub(crate) enum Source {
     Host(HostBlock),
     /// A copy that lives on another accelerator.
     Donor(Buffer),
+}
+
+impl Source {
+    /// The block, if it travels coded.
+    pub(crate) fn coded(&self) -> Option<&CodedBlock> {
+        match self {
+            Source::Host(HostBlock::Coded(block)) => Some(block),
+            Source::Host(_) | Source::Donor(_) => None,
+        }
+    }
 }
 
 /// What streaming did so far.
@@ -49,6 +64,8 @@ pub(crate) struct Ring {
     state: Mutex<State>,
     /// Of each slot, whether its patches have been merged since its block arrived.
     merged: Vec<Mutex<Merged>>,
+    /// Where a further room comes from.
+    device: Device,
     /// Apart from the state, so that asking for them never waits for a copy to be queued.
     stats: Mutex<StreamStats>,
 }
@@ -56,6 +73,8 @@ pub(crate) struct Ring {
 struct State {
     sources: Vec<Source>,
     slots: Vec<Slot>,
+    /// Where coded blocks are decoded.
+    rooms: Vec<Room>,
     /// An error of a release, which cannot return it; the next call does.
     failure: Option<Error>,
     /// Counts the sessions that began.
@@ -73,6 +92,23 @@ enum Merged {
     Failed,
 }
 
+/// Memory that a coded block is decoded into. All that uses it is queued on the compute stream, one after the other.
+struct Room {
+    buffer: Buffer,
+    /// Position in the order of use of the block it holds.
+    holds: Option<usize>,
+    /// The marks of the copy that brought it.
+    copy: Option<CopyMarks>,
+    leases: usize,
+    merged: Arc<Mutex<Merged>>,
+}
+
+impl Room {
+    fn new(buffer: Buffer) -> Room {
+        Room { buffer, holds: None, copy: None, leases: 0, merged: Arc::default() }
+    }
+}
+
 #[derive(Default)]
 struct Slot {
     /// Position in the order of use of the block it holds.
@@ -87,10 +123,16 @@ struct Slot {
 }
 
 impl Ring {
-    /// A ring over these slots for blocks in this order of use.
-    pub(crate) fn new(device: &Device, slots: Vec<Buffer>, sources: Vec<Source>) -> Result<Ring> {
+    /// A ring over these slots for blocks in this order of use, with a room to decode in where some are coded.
+    pub(crate) fn new(
+        device: &Device,
+        slots: Vec<Buffer>,
+        room: Option<Buffer>,
+        sources: Vec<Source>,
+    ) -> Result<Ring> {
         let state = State {
             sources,
+            rooms: room.into_iter().map(Room::new).collect(),
             slots: slots.iter().map(|_| Slot::default()).collect(),
             failure: None,
             session: 0,
@@ -100,6 +142,7 @@ impl Ring {
             compute: device.compute_stream()?,
             merged: slots.iter().map(|_| Mutex::default()).collect(),
             slots,
+            device: device.clone(),
             state: Mutex::new(state),
             stats: Mutex::default(),
         })
@@ -113,8 +156,73 @@ impl Ring {
     /// Makes later work of the compute stream wait until the block is in a slot, and starts the copies
     /// of the blocks after it. Answers the slot, which stays as it is until it is released.
     pub(crate) fn acquire(&self, position: usize, compute: &Stream) -> Result<(usize, Buffer)> {
+        if let Some(room) = self.enter(position) {
+            return Ok(room);
+        }
+        let slot = self.arrive(position, compute)?;
+        if self.lock().sources[position].coded().is_none() {
+            return Ok((slot, self.slots[slot].clone()));
+        }
+        let decoded = self.decode(position, slot);
+        self.leave_slot(position, slot);
+        decoded
+    }
+
+    /// Leases the room that holds a block already, if one does.
+    fn enter(&self, position: usize) -> Option<(usize, Buffer)> {
+        let mut state = self.lock();
+        let index = state.rooms.iter().position(|room| room.holds == Some(position))?;
+        let room = &mut state.rooms[index];
+        room.leases += 1;
+        let entered = (self.slots.len() + index, room.buffer.clone());
+        self.run_ahead(&mut state, position);
+        Some(entered)
+    }
+
+    /// Queues the decoding of a block that has arrived in a leased slot, and leases the room. The ring's own stream does
+    /// it, which no job cancels: the next session may find the block there.
+    fn decode(&self, position: usize, slot: usize) -> Result<(usize, Buffer)> {
+        let mut state = self.lock();
+        let State { sources, rooms, slots, .. } = &mut *state;
+        let free = rooms.iter().position(|room| room.holds == Some(position));
+        let free = free.or_else(|| rooms.iter().position(|room| room.leases == 0));
+        let index = match free {
+            Some(index) => index,
+            None => {
+                let bytes = sources.iter().filter_map(Source::coded).map(CodedBlock::len).max().unwrap_or(0);
+                rooms.push(Room::new(self.device.allocate(bytes)?));
+                rooms.len() - 1
+            }
+        };
+        let room = &mut rooms[index];
+        if room.holds != Some(position) {
+            room.holds = None;
+            *lock(&room.merged) = Merged::No;
+            if let Some(block) = sources[position].coded() {
+                block.decode(&self.compute, &self.slots[slot], &room.buffer)?;
+            }
+            room.holds = Some(position);
+            room.copy = slots[slot].copy.clone();
+        }
+        room.leases += 1;
+        Ok((self.slots.len() + index, room.buffer.clone()))
+    }
+
+    /// The block in a slot has been decoded, or could not be: the slot may be filled again once that is done.
+    fn leave_slot(&self, position: usize, slot: usize) {
+        self.release(slot);
+        let mut state = self.lock();
+        // What was decoded is in a room now; a block that is copied again is not looked for here.
+        if state.slots[slot].holds == Some(position) && state.slots[slot].leases == 0 {
+            state.slots[slot].forget();
+        }
+        self.run_ahead(&mut state, position);
+    }
+
+    /// Makes later work of the compute stream wait until the block is in a slot, which is leased.
+    fn arrive(&self, position: usize, compute: &Stream) -> Result<usize> {
         let (slot, arrived, inherited) = self.place(position)?;
-        let Err(error) = self.wait(&arrived, compute) else { return Ok((slot, self.slots[slot].clone())) };
+        let Err(error) = self.wait(&arrived, compute) else { return Ok(slot) };
         self.give_up(slot, &error);
         // A copy that failed for an earlier session is no failure of this one.
         if !inherited || error == Error::Cancelled {
@@ -122,7 +230,7 @@ impl Ring {
         }
         let (slot, arrived, _) = self.place(position)?;
         match self.wait(&arrived, compute) {
-            Ok(()) => Ok((slot, self.slots[slot].clone())),
+            Ok(()) => Ok(slot),
             Err(error) => {
                 self.give_up(slot, &error);
                 Err(error)
@@ -168,6 +276,11 @@ impl Ring {
 
     /// The block's work has been queued: its slot may be filled again once that work is done.
     pub(crate) fn release(&self, slot: usize) {
+        if let Some(room) = slot.checked_sub(self.slots.len()) {
+            // Whatever comes into it is queued behind what was.
+            self.lock().rooms[room].leases -= 1;
+            return;
+        }
         let done = self.compute.record();
         let mut state = self.lock();
         state.slots[slot].leases -= 1;
@@ -191,7 +304,9 @@ impl Ring {
         slot: usize,
         merge: impl FnOnce() -> crate::Result<()>,
     ) -> crate::Result<()> {
-        let mut merged = lock(&self.merged[slot]);
+        let room = slot.checked_sub(self.slots.len());
+        let of_room = room.map(|room| Arc::clone(&self.lock().rooms[room].merged));
+        let mut merged = lock(of_room.as_deref().unwrap_or_else(|| &self.merged[slot]));
         match *merged {
             Merged::Yes => return Ok(()),
             Merged::Failed => return Err(self.not_merged().into()),
@@ -201,7 +316,11 @@ impl Ring {
         *merged = if done.is_ok() { Merged::Yes } else { Merged::Failed };
         drop(merged);
         if done.is_err() {
-            self.lock().slots[slot].forget();
+            let mut state = self.lock();
+            match room {
+                Some(room) => state.rooms[room].holds = None,
+                None => state.slots[slot].forget(),
+            }
         }
         done
     }
@@ -216,6 +335,12 @@ impl Ring {
                 slot.forget();
             }
         }
+        for room in &mut state.rooms {
+            let named = room.holds.is_some_and(|position| positions.contains(&position));
+            if named && *lock(&room.merged) != Merged::No {
+                room.holds = None;
+            }
+        }
     }
 
     pub(crate) fn stats(&self) -> StreamStats {
@@ -224,7 +349,11 @@ impl Ring {
 
     /// The copy that brought the block in a slot.
     pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
-        self.lock().slots[slot].copy.clone()
+        let state = self.lock();
+        match slot.checked_sub(self.slots.len()) {
+            Some(room) => state.rooms[room].copy.clone(),
+            None => state.slots[slot].copy.clone(),
+        }
     }
 
     /// Starts copies of the blocks after `position`, as far as slots are free for them. A copy that cannot

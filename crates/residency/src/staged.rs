@@ -11,6 +11,7 @@ use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
 
 use crate::cast;
+use crate::coding::CodedBlock;
 use crate::host::{self, HostBlock, PinnedFiles};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
@@ -289,8 +290,11 @@ impl Copying<'_> {
     /// A buffer out of the reservation.
     fn allocate(&mut self, device: &Device, bytes: usize) -> device::Result<Buffer> {
         match self.reserved.get_mut(&device.id()) {
-            Some(reservation) => device.allocate_from(reservation, bytes),
-            None => device.allocate(bytes),
+            // What was not foreseen is asked for anew: blocks that do not shrink as they were planned to.
+            Some(reservation) if reservation.bytes() >= device.allocation_bytes(bytes) => {
+                device.allocate_from(reservation, bytes)
+            }
+            _ => device.allocate(bytes),
         }
     }
 
@@ -299,6 +303,7 @@ impl Copying<'_> {
         let from_file = |(index, block): &(usize, &BlockPlan)| {
             block.mode == BlockMode::Streamed
                 && block.home.kind == DeviceKind::Cpu
+                && block.coded_bytes.is_none()
                 && !self.manifest.is_cast(*index)
         };
         let blocks = plan.blocks.iter().enumerate().filter(from_file);
@@ -335,11 +340,32 @@ impl Copying<'_> {
         compute: &Device,
         pinned: Option<&PinnedFiles>,
     ) -> Result<Source> {
+        if let Some(bytes) = block.coded_bytes
+            && let Some(coded) = self.coded(index, layout, (compute, bytes as usize))?
+        {
+            return Ok(Source::Host(HostBlock::Coded(coded)));
+        }
         Ok(if block.home.kind == DeviceKind::Cpu {
             Source::Host(self.host_block((index, layout), compute, pinned)?)
         } else {
             Source::Donor(self.block(index, layout, block.home)?)
         })
+    }
+
+    /// A block in coded form; none if that does not fit into so many bytes of pinned memory, which are given back then.
+    fn coded(
+        &mut self,
+        index: usize,
+        layout: &BlockLayout,
+        (compute, bytes): (&Device, usize),
+    ) -> Result<Option<CodedBlock>> {
+        let host = self.devices.get(DeviceId::CPU)?;
+        let buffer = match self.reserved.get_mut(&DeviceId::CPU) {
+            Some(reserved) => compute.allocate_pinned_from(reserved, bytes)?,
+            None => compute.allocate_pinned(host, bytes)?,
+        };
+        self.cancel.check()?;
+        Ok(CodedBlock::new(host, self.manifest.weights_of(index), layout, buffer)?)
     }
 
     /// The weights of a block that computes on the host: where they lie in the file, or cast.
@@ -408,10 +434,17 @@ impl Copying<'_> {
     ) -> Result<Option<Ring>> {
         let Some(planned) = plan.ring.filter(|_| !sources.is_empty()) else { return Ok(None) };
         let streamed = plan.blocks.iter().zip(layouts).filter(|(block, _)| block.mode == BlockMode::Streamed);
-        let largest = streamed.map(|(_, layout)| layout.len()).max().unwrap_or(0);
+        // A block that did not shrink as it was planned is plain.
+        let travelling = streamed.zip(&sources).map(|((_, layout), source)| match source {
+            Source::Host(HostBlock::Coded(coded)) => coded.travelling_bytes(),
+            Source::Host(_) | Source::Donor(_) => layout.len(),
+        });
+        let largest = travelling.max().unwrap_or(0);
         let slots = (0..planned.slots)
             .map(|_| self.allocate(compute, largest))
             .collect::<device::Result<Vec<_>>>()?;
-        Ok(Some(Ring::new(compute, slots, sources)?))
+        let decoded = sources.iter().filter_map(Source::coded).map(CodedBlock::len).max();
+        let room = decoded.map(|bytes| self.allocate(compute, bytes)).transpose()?;
+        Ok(Some(Ring::new(compute, slots, room, sources)?))
     }
 }

@@ -11,6 +11,7 @@ use placement::{BlockSpec, DeviceSpec, Plan, PlanRequest};
 use tensor::Lane;
 
 use crate::claim::{self, ModelClaim, Models, Reference};
+use crate::coding;
 use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
 use crate::needs::{self, Bytes};
@@ -93,6 +94,14 @@ impl Residency {
             pinned: block.fixed,
         };
         PlanRequest::new(manifest.blocks().iter().enumerate().map(block).collect(), devices, compute)
+    }
+
+    /// For each block the bytes that it would have in host memory and on the link when it is losslessly coded, from a look
+    /// at some of its values; none for one that does not shrink.
+    pub fn coded_bytes(manifest: &Manifest) -> Vec<Option<u64>> {
+        let coded =
+            |index| coding::coded_bytes(manifest.weights_of(index), &BlockLayout::new(manifest, index));
+        (0..manifest.blocks().len()).map(coded).collect()
     }
 
     /// Bytes of host memory into which a plan casts weights: all that staging takes of the host beside the mapped file,

@@ -25,6 +25,8 @@ const PICTURE_SIDES: [usize; 5] = [16, 32, 64, 128, 256];
 const CHANNELS: usize = 64;
 /// Values of a pass over memory.
 const PASS_VALUES: [usize; 4] = [1 << 16, 1 << 20, 1 << 23, 1 << 25];
+/// Values of coded weights that are decoded.
+const CODED_VALUES: [usize; 3] = [1 << 16, 1 << 20, 1 << 23];
 /// Small operations in a row, to tell what one costs by itself.
 const SMALL_OPERATIONS: usize = 64;
 /// The first copy tried; larger ones follow while a copy is short.
@@ -79,6 +81,7 @@ pub(crate) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     add(WorkKind::Attention, lane.dtype(), attentions(&lane, room)?);
     add(WorkKind::Convolution, lane.dtype(), convolutions(&lane, room)?);
     profile.memory_bytes_per_s = passes(&lane, room)?;
+    profile.decode_bytes_per_s = decoding(&lane, room)?;
     profile.launch_s = Some(small_operation(&lane)?);
     Ok(profile)
 }
@@ -123,6 +126,32 @@ fn passes(lane: &Lane, room: u64) -> Result<Option<f64>> {
         Ok((bytes(&count) as f64, seconds))
     })?;
     Ok(points.last().map(|(bytes, seconds)| bytes / seconds))
+}
+
+/// Bytes per second of decoding losslessly coded weights, counted decoded; none where there is no room for it.
+fn decoding(lane: &Lane, room: u64) -> Result<Option<f64>> {
+    let bytes = |count: &usize| (4 * count) as u64;
+    let points = grow(CODED_VALUES.into_iter().take_while(|count| bytes(count) <= room), |count| {
+        // Whole values of a type that is coded cannot be refused.
+        let coded = codec::encode(DType::BF16, &like_weights(count))
+            .map_err(|error| crate::Error::Told(error.to_string()))?;
+        let coded = Weight::upload(lane.device(), DType::U8.into(), [coded.len()], &coded)?;
+        let seconds = shortest(lane, || Ok(lane.decode(coded.operand(), DType::BF16, [count])?))?;
+        Ok(((2 * count) as f64, seconds))
+    })?;
+    Ok(points.last().map(|(bytes, seconds)| bytes / seconds))
+}
+
+/// Values of bf16 whose exponents are as frequent as those of weights: each half as frequent as the next higher one.
+fn like_weights(count: usize) -> Vec<u8> {
+    let mut state = 0u64;
+    let value = |_: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bits = state >> 32;
+        let exponent = 120 - u64::from((bits as u32 | 1 << 20).trailing_zeros());
+        (((bits >> 31) << 15 | exponent << 7 | (bits >> 22 & 0x7f)) as u16).to_le_bytes()
+    };
+    (0..count).flat_map(value).collect()
 }
 
 /// Seconds of an operation that has next to nothing to do, where many follow each other.

@@ -6,7 +6,10 @@ use std::sync::{Arc, PoisonError};
 
 use device::Device;
 use meta::{DType, DeviceId, DeviceKind};
-use placement::{DeviceSpec, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest, Prediction};
+use placement::{
+    Coding, CodingPolicy, DeviceSpec, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest,
+    Prediction,
+};
 use residency::{Manifest, ModelId, Residency};
 use tensor::Lane;
 
@@ -149,6 +152,8 @@ impl Runtime {
             request.working_bytes = request.working_bytes.saturating_add(footprint.working_bytes);
             request.activation_bytes = footprint.handed_bytes;
         }
+        request.coding =
+            self.coding(source, manifest, profiling::of(&profile, compute).decode_bytes_per_s)?;
         let mut plan = placement::plan(&request)?;
         plan.prediction.seconds_per_step += outside_s;
         Ok(Planned { plan, work, dtype, footprints, workload, request, outside_s })
@@ -161,6 +166,36 @@ impl Runtime {
             || device == DeviceId::CPU
             || !self.settings.workers.contains(&device)
             || placing.allocation.allocation().devices().contains(&device)
+    }
+
+    /// What coding would make of a network's blocks, as far as that is wanted.
+    fn coding(
+        &self,
+        source: &Source,
+        manifest: &Manifest,
+        decode_bytes_per_s: Option<f64>,
+    ) -> Result<Coding> {
+        let (policy, compute) = (self.settings.coding, source.placing.compute);
+        if policy == CodingPolicy::Off || compute == DeviceId::CPU {
+            return Ok(Coding::default());
+        }
+        let identity = super::loading::Identity::of(source);
+        let known = self.coded_bytes.lock().unwrap_or_else(PoisonError::into_inner).get(&identity).cloned();
+        let sizes = match known {
+            Some(known) => known,
+            None => {
+                let found: Arc<[Option<u64>]> = Residency::coded_bytes(manifest).into();
+                let mut kept = self.coded_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                if kept.len() >= MOST_FOOTPRINTS {
+                    kept.clear();
+                }
+                Arc::clone(kept.entry(identity).or_insert(found))
+            }
+        };
+        // A slot takes what the device gives for it, as a block does.
+        let device = self.devices.get(compute)?;
+        let taken = |bytes: &Option<u64>| bytes.map(|bytes| device.allocation_bytes(bytes as usize));
+        Ok(Coding { policy, coded_bytes: sizes.iter().map(taken).collect(), decode_bytes_per_s })
     }
 
     /// What the work takes of the compute device, and of the others that may compute.

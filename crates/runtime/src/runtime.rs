@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use meta::{DType, DeviceId};
+use placement::CodingPolicy;
 use residency::Residency;
 
 use crate::host::Host;
@@ -35,6 +36,8 @@ pub struct Runtime {
     pub(crate) profile: profiling::ProfileStore,
     /// What rehearsals told.
     pub(crate) footprints: Mutex<HashMap<planning::FootprintKey, Arc<footprint::Footprint>>>,
+    /// What coding makes of the blocks of networks.
+    pub(crate) coded_bytes: Mutex<HashMap<loading::Identity, Arc<[Option<u64>]>>>,
     /// Opened files, for as long as something uses them.
     files: Mutex<HashMap<PathBuf, OpenFile>>,
     /// Files that come with the program, by the paths they are offered under.
@@ -68,6 +71,8 @@ pub struct Settings {
     /// The devices of workers, if there are several: what one computes takes nothing of another's device unless the user
     /// names it.
     pub workers: Vec<DeviceId>,
+    /// Which of the blocks that stream from host memory travel losslessly coded.
+    pub coding: CodingPolicy,
 }
 
 /// How previews are made.
@@ -96,6 +101,7 @@ impl Runtime {
             stats: stats::StatsTable::default(),
             profile: profiling::ProfileStore::new(settings.profile_file.clone()),
             footprints: Mutex::default(),
+            coded_bytes: Mutex::default(),
             settings,
             files: Mutex::default(),
             embedded: HashMap::new(),

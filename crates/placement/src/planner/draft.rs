@@ -130,7 +130,8 @@ impl<'a> Draft<'a> {
         let problem = self.problem;
         let compute = problem.compute();
         let prediction = Prediction { known: problem.request.speeds_known, ..self.timeline.predict(slots) };
-        let ring = (self.slot_bytes > 0).then_some(Ring { slots, slot_bytes: self.slot_bytes });
+        let ring =
+            (self.slot_bytes > 0).then_some(Ring { slots, slot_bytes: self.slot_bytes, room_bytes: 0 });
         let asked = |device: DeviceId| targets.map(|targets| targets.share(device));
         let in_use = |device: &DeviceId| {
             self.weights.iter().any(|(home, _)| home == device)
@@ -146,6 +147,7 @@ impl<'a> Draft<'a> {
             home: place.home,
             runs_on: if place.in_place { place.home } else { compute },
             mode: if place.in_place { BlockMode::Resident } else { BlockMode::Streamed },
+            coded_bytes: None,
         });
         let written = targets.iter().flat_map(|targets| &targets.shares).map(|(device, _)| *device);
         Plan {
@@ -203,8 +205,17 @@ pub(super) fn no_room(usage: &DeviceUse) -> PlanError {
 pub(super) fn predict(problem: &Problem<'_>, plan: &Plan) -> Prediction {
     let place = |block: &BlockPlan| Place { home: block.home, in_place: block.mode == BlockMode::Resident };
     let places: Vec<Place> = plan.blocks.iter().map(place).collect();
-    let prediction = Timeline::new(problem, &places).predict(plan.ring.map_or(1, |ring| ring.slots));
-    Prediction { known: problem.request.speeds_known, ..prediction }
+    let mut timeline = Timeline::new(problem, &places);
+    let decode_bytes_per_s = problem.request.coding.decode_bytes_per_s.unwrap_or(f64::INFINITY);
+    for (step, block) in timeline.blocks.iter_mut().zip(&plan.blocks) {
+        if let (Some(coded), Some(copy_s)) = (block.coded_bytes, &mut step.copy_s) {
+            *copy_s *= coded as f64 / block.bytes.max(1) as f64;
+            step.compute_s += block.bytes as f64 / decode_bytes_per_s;
+        }
+    }
+    // A slot whose block has been decoded is filled again while that block computes in the room.
+    let slots = plan.ring.map_or(1, |ring| ring.slots + usize::from(ring.room_bytes > 0));
+    Prediction { known: problem.request.speeds_known, ..timeline.predict(slots) }
 }
 
 /// What the blocks of a plan do in a step.

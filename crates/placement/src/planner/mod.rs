@@ -8,8 +8,10 @@
 //!    was asked.
 //! 4. `draft` counts every device and predicts; `choose` repeats 3 and 4 for the ways to use other
 //!    accelerators, picks the ring and keeps the fastest. `search` finds what fits where the user's amounts do not.
+//!    `coding` then says which of the streamed blocks travel coded.
 
 mod choose;
+mod coding;
 mod contiguous;
 mod draft;
 mod exchange;
@@ -40,7 +42,7 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
             let nearest = search::nearest(&problem);
             Err(PlanError::NoRoom { device, wanted, weights, ring, working, available, nearest })
         }
-        result => result,
+        result => result.map(|plan| coding::code(&problem, plan)),
     }
 }
 

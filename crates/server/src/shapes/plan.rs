@@ -35,6 +35,9 @@ pub struct BlockShape {
     pub runs_on: String,
     /// `resident` or `streamed`.
     pub mode: &'static str,
+    /// Its bytes in host memory and on the link, where it travels losslessly coded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coded_bytes: Option<u64>,
 }
 
 /// The slots through which streamed blocks pass.
@@ -44,6 +47,9 @@ pub struct RingShape {
     pub slots: usize,
     /// The bytes of each.
     pub slot_bytes: u64,
+    /// The bytes of the room in which coded blocks are decoded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room_bytes: Option<u64>,
 }
 
 /// What a plan takes of one device.
@@ -104,7 +110,7 @@ impl PlanShape {
             compute: compute.to_string(),
             order: order.name(),
             blocks: blocks.iter().map(BlockShape::of).collect(),
-            ring: ring.map(|Ring { slots, slot_bytes }| RingShape { slots, slot_bytes }),
+            ring: ring.map(RingShape::of),
             devices: devices.iter().map(DeviceUseShape::of).collect(),
             prediction: PredictionShape::of(prediction),
             notes: notes.clone(),
@@ -112,15 +118,23 @@ impl PlanShape {
     }
 }
 
+impl RingShape {
+    fn of(ring: Ring) -> RingShape {
+        let Ring { slots, slot_bytes, room_bytes } = ring;
+        RingShape { slots, slot_bytes, room_bytes: (room_bytes > 0).then_some(room_bytes) }
+    }
+}
+
 impl BlockShape {
     fn of(block: &BlockPlan) -> BlockShape {
-        let BlockPlan { name, bytes, home, runs_on, mode } = block;
+        let BlockPlan { name, bytes, home, runs_on, mode, coded_bytes } = block;
         BlockShape {
             name: name.clone(),
             bytes: *bytes,
             home: home.to_string(),
             runs_on: runs_on.to_string(),
             mode: mode.name(),
+            coded_bytes: *coded_bytes,
         }
     }
 }

@@ -223,8 +223,9 @@ fn class(plan: &Plan, block: &BlockPlan) -> &'static str {
 }
 
 fn about(block: &BlockPlan) -> String {
-    let BlockPlan { name, bytes, home, runs_on, mode } = block;
-    format!("{name}, {}: lives on {home}, runs on {runs_on}, {}", ByteSize(*bytes), mode.name())
+    let BlockPlan { name, bytes, home, runs_on, mode, coded_bytes } = block;
+    let coded = coded_bytes.map_or(String::new(), |bytes| format!(", coded to {}", ByteSize(bytes)));
+    format!("{name}, {}: lives on {home}, runs on {runs_on}, {}{coded}", ByteSize(*bytes), mode.name())
 }
 
 fn escaped(text: &str) -> String {

@@ -104,7 +104,10 @@ const ONE_WAY: Rule = Rule {
     crates: Crates::Only(&["residency", "patch"]),
     marks: &[Of("stream", "read"), Of("copies", "read"), Of("Stream", "read"), Fallible("to_vec")],
     instead: "work where the weight is, and stage it from its file again",
-    places: &[],
+    places: &[at(
+        "crates/residency/src/coding.rs",
+        "the header of what the host has just coded in its own memory: only it says how long that is",
+    )],
 };
 
 const FORMATS: Rule = Rule {

@@ -1,0 +1,66 @@
+//! Which streamed blocks travel losslessly coded. Where blocks live is decided before: coding shortens copies and takes
+//! computing time, and its ring takes other room.
+
+use meta::DeviceKind;
+
+use super::draft;
+use super::problem::Problem;
+use crate::plan::{BlockMode, BlockPlan, Plan, Ring};
+use crate::request::CodingPolicy;
+
+/// A step must be predicted to be shorter by this part before blocks are coded for it.
+const WORTHWHILE: f64 = 0.01;
+
+/// The plan with blocks coded as the request asks.
+pub(super) fn code(problem: &Problem<'_>, plan: Plan) -> Plan {
+    let coding = &problem.request.coding;
+    if coding.policy == CodingPolicy::Off || plan.ring.is_none() {
+        return plan;
+    }
+    let Some(mut coded) = with_coded(problem, &plan) else { return plan };
+    coded.prediction = draft::predict(problem, &coded);
+    let shorter = coded.prediction.seconds_per_step < (1.0 - WORTHWHILE) * plan.prediction.seconds_per_step;
+    let wanted = match coding.policy {
+        CodingPolicy::Off => false,
+        CodingPolicy::Auto => shorter && coded.prediction.known && coding.decode_bytes_per_s.is_some(),
+        CodingPolicy::Force => true,
+    };
+    if wanted { coded } else { plan }
+}
+
+/// The plan with every block coded that can be and, unless coding is forced, is sooner decoded than the bytes that it saves
+/// would be sent. None if there is none, or no room to decode in.
+fn with_coded(problem: &Problem<'_>, plan: &Plan) -> Option<Plan> {
+    let coding = &problem.request.coding;
+    let mut coded = plan.clone();
+    for (index, block) in coded.blocks.iter_mut().enumerate() {
+        let travels = block.mode == BlockMode::Streamed && block.home.kind == DeviceKind::Cpu;
+        let Some(bytes) = coding.coded_bytes.get(index).copied().flatten().filter(|_| travels) else {
+            continue;
+        };
+        let saved_s = block.bytes.saturating_sub(bytes) as f64 / problem.bandwidth(block.home, plan.compute);
+        let decode_s = coding.decode_bytes_per_s.map_or(0.0, |speed| block.bytes as f64 / speed);
+        if coding.policy == CodingPolicy::Force || saved_s > decode_s {
+            block.coded_bytes = Some(bytes);
+        }
+    }
+    let streamed = || coded.blocks.iter().filter(|block| block.mode == BlockMode::Streamed);
+    let room_bytes = streamed().filter(|block| block.coded_bytes.is_some()).map(|block| block.bytes).max()?;
+    let slot_bytes = streamed().map(BlockPlan::travelling_bytes).max()?;
+    let usage = coded.devices.iter_mut().find(|usage| usage.device == plan.compute)?;
+    let without_ring = usage.total_bytes() - usage.ring_bytes;
+    let fits = |slots: usize| {
+        let ring = Ring { slots, slot_bytes, room_bytes };
+        (without_ring + ring.bytes() <= usage.available_bytes).then_some(ring)
+    };
+    let planned = plan.ring?;
+    // What the user was promised of the card holds: the ring takes no more than that of plain blocks, unless coding is
+    // forced, which takes what room there is.
+    let as_large = |slots: &usize| Ring { slots: *slots, slot_bytes, room_bytes }.bytes() <= planned.bytes();
+    let small = (1..=planned.slots).rev().find(as_large).and_then(fits);
+    let forced = || (1..=planned.slots.min(2)).rev().find_map(fits);
+    let ring = small.or_else(|| if coding.policy == CodingPolicy::Force { forced() } else { None })?;
+    usage.ring_bytes = ring.bytes();
+    coded.ring = Some(ring);
+    Some(coded)
+}
