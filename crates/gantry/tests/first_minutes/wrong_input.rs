@@ -21,6 +21,15 @@ fn fails(folder: &ScratchDir, arguments: &[&str], words: &[&str]) {
 }
 
 #[test]
+fn inputs_that_a_node_does_not_have_are_not_set() {
+    let dir = ScratchDir::new().unwrap();
+    let workflow = demo("../../examples/api/text-to-image.json").display().to_string();
+    let run = |set: &str, words: &[&str]| fails(&dir, &["run", &workflow, "--cpu", "--set", set], words);
+    run("7.sead=1", &["--set 7.sead=1", "KSampler", "has no input \"sead\"", "seed, steps"]);
+    run("77.seed=1", &["--set 77.seed=1", "77"]);
+}
+
+#[test]
 fn wrong_files_and_folders_are_named_with_their_flags() {
     let dir = ScratchDir::new().unwrap();
     std::fs::create_dir(dir.path().join("folder")).unwrap();
