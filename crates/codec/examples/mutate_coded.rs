@@ -1,7 +1,7 @@
 //! Decodes damaged coded weights, as many as told: the campaign of the tests at any length.
 //!
 //! ```text
-//! cargo run --release -p codec --example mutate -- 1000000 [SEED]
+//! cargo run --release -p codec --example mutate_coded -- 1000000 [SEED]
 //! ```
 
 #[path = "../tests/campaign/mod.rs"]
