@@ -18,7 +18,7 @@ use crate::{Entry, Error, MarkFault, ValueFault};
 pub(crate) const HEADER_MARKS: &str = "_quantization_metadata";
 /// The last part of the name of a tensor that marks its layer.
 pub(crate) const TENSOR_MARK: &str = "comfy_quant";
-/// The longest text of [`HEADER_MARKS`], in bytes: over a hundred for each of a hundred thousand layers.
+/// The longest text of the marks in a header, in bytes: over a hundred for each of a hundred thousand layers.
 pub const MAX_HEADER_MARKS_BYTES: usize = 16 << 20;
 /// The longest mark of one layer, in bytes.
 pub const MAX_MARK_BYTES: usize = 64 << 10;
