@@ -4,6 +4,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod groups;
 
 use codec::{Portable, TileCoder};
