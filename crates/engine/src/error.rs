@@ -61,6 +61,9 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A store on another machine said no, or nothing.
+    #[error("{0}")]
+    Remote(Box<dyn std::error::Error + Send + Sync>),
     /// The worker's thread cannot be started.
     #[error("the worker's thread cannot be started: {0}")]
     Thread(std::io::Error),

@@ -39,13 +39,15 @@ impl fmt::Debug for Job {
 
 impl Job {
     /// When it was accepted, in milliseconds since 1970; 0 if that is not known.
-    pub(crate) fn created(&self) -> i64 {
+    #[must_use]
+    pub fn created(&self) -> i64 {
         let time = self.extra_data.get("create_time").and_then(Literal::as_int);
         time.and_then(|time| i64::try_from(time).ok()).unwrap_or(0)
     }
 
     /// The id of the workflow that it was made from, if the client sent it along.
-    pub(crate) fn workflow_id(&self) -> Option<&str> {
+    #[must_use]
+    pub fn workflow_id(&self) -> Option<&str> {
         self.extra_data.get("extra_pnginfo")?.get("workflow")?.get("id")?.as_text()
     }
 }

@@ -55,6 +55,7 @@ pub use place::{JobPlace, NamedDevices};
 pub use queue::{AcceptedJob, QueueView, Refused, Submission};
 pub use record::Record;
 pub use sqlite::SqliteStore;
+pub use sqlite::exchange::{job_text, read_job, read_record, record_text};
 pub use store::{Abandoned, Choice, Claim, JobStore, Wake, WorkerName};
 pub use turn::RunningNode;
 pub use worker_handle::{

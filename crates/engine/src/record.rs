@@ -93,7 +93,8 @@ impl Record {
     }
 
     /// How long the job ran, in milliseconds, as far as its messages say.
-    pub(crate) fn duration_ms(&self) -> i64 {
+    #[must_use]
+    pub fn duration_ms(&self) -> i64 {
         match self.messages.as_slice() {
             [first, .., last] => last.at_ms.cast_signed().saturating_sub(first.at_ms.cast_signed()),
             _ => 0,

@@ -5,6 +5,7 @@
 //! idle, so a machine that loses its power may lose the last changes, but never the file. There is one connection that writes and one that reads, so that long lists do not hold up the queue.
 
 mod encoding;
+pub(crate) mod exchange;
 mod history;
 mod jobs;
 mod listing;

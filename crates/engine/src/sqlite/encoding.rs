@@ -71,7 +71,7 @@ pub(super) fn identities_text(identities: &IndexMap<NodeId, NodeIdentity>) -> St
     nodes_text(&messages::identities(identities))
 }
 
-fn written(value: &impl Serialize) -> String {
+pub(super) fn written(value: &impl Serialize) -> String {
     serde_json::to_string(value)
         .expect("keys are text and nothing here fails to be written, so JSON can write it")
 }
@@ -111,7 +111,7 @@ impl Reading<'_> {
         Ok(messages::read_identities(&self.nodes(column)?))
     }
 
-    fn parse<'de, T: Deserialize<'de>>(self, column: &'de str) -> Result<T, Error> {
+    pub(super) fn parse<'de, T: Deserialize<'de>>(self, column: &'de str) -> Result<T, Error> {
         serde_json::from_str(column).map_err(|source| Error::Record { id: self.id.to_owned(), source })
     }
 }

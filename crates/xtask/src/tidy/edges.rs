@@ -23,6 +23,7 @@ pub(crate) const ORDER: &[&[&str]] = &[
     &["media"],
     &["nodes"],
     &["nodes-testing", "engine"],
+    &["cluster"],
     &["server"],
     &["gantry"],
     &["testkit"],

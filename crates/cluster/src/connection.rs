@@ -1,0 +1,133 @@
+//! The connection: where the queue is, who we are, and whether both sides speak the same protocol.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{PullConsumer, pull};
+use async_nats::jetstream::kv::{self, Store};
+use async_nats::jetstream::{self, stream};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+
+use crate::error::Error;
+
+/// What the stream and the states look like. Raised when they change.
+const PROTOCOL: u32 = 1;
+/// How long a connection may take to be made, and a request to be answered.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the queue is, and who we are.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// `nats://host:port`, or `tls://…`.
+    pub address: String,
+    /// Whose jobs: workers take those of their pool alone.
+    pub pool: String,
+    /// How long a claim is good without a sign of life.
+    pub lease: Duration,
+    /// User and password.
+    pub user: Option<(String, String)>,
+    /// A file of credentials (JWT and seed).
+    pub credentials: Option<PathBuf>,
+    /// Certificates of those who may vouch for the server.
+    pub root_certificates: Option<PathBuf>,
+}
+
+impl ClusterConfig {
+    /// Without credentials, with leases of 30 s.
+    #[must_use]
+    pub fn new(address: &str, pool: &str) -> ClusterConfig {
+        ClusterConfig {
+            address: address.to_owned(),
+            pool: pool.to_owned(),
+            lease: Duration::from_secs(30),
+            user: None,
+            credentials: None,
+            root_certificates: None,
+        }
+    }
+}
+
+/// What is open on the server.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) jetstream: jetstream::Context,
+    pub(crate) consumer: PullConsumer,
+    pub(crate) states: Store,
+    pub(crate) subject: String,
+}
+
+impl Connection {
+    pub(crate) async fn open(config: &ClusterConfig) -> Result<Connection, Error> {
+        let pool = &config.pool;
+        if pool.is_empty() || !pool.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+            return Err(Error::Pool(pool.clone()));
+        }
+        let client = connect(config).await?;
+        let jetstream = jetstream::new(client.clone());
+        let subject = format!("gantry.{pool}.jobs");
+        let stream = stream::Config {
+            name: format!("GANTRY_{pool}"),
+            subjects: vec![subject.clone()],
+            retention: stream::RetentionPolicy::WorkQueue,
+            duplicate_window: Duration::from_secs(120),
+            ..stream::Config::default()
+        };
+        let stream = jetstream.get_or_create_stream(stream).await;
+        let stream = stream.map_err(|error| Error::request("open the stream of jobs", error))?;
+        let consumer = pull::Config {
+            durable_name: Some("workers".to_owned()),
+            ack_wait: config.lease,
+            max_deliver: -1, // losses are counted in the state: an orderly release is none
+            max_ack_pending: -1,
+            ..pull::Config::default()
+        };
+        let consumer = stream.get_or_create_consumer("workers", consumer).await;
+        let consumer = consumer.map_err(|error| Error::request("open the workers' consumer", error))?;
+        let bucket = kv::Config { bucket: format!("gantry_{pool}"), history: 1, ..kv::Config::default() };
+        let states = jetstream.create_key_value(bucket).await;
+        let states = states.map_err(|error| Error::request("open the bucket of states", error))?;
+        let connection = Connection { client, jetstream, consumer, states, subject };
+        connection.check_protocol(pool).await?;
+        Ok(connection)
+    }
+
+    /// The first who comes writes the version down; later ones must have the same.
+    async fn check_protocol(&self, pool: &str) -> Result<(), Error> {
+        let failed = |why: String| Error::Request { what: "tell its protocol", why };
+        let own = PROTOCOL.to_string();
+        // Whether it was there is seen below.
+        let _ = self.states.create("protocol", own.clone().into()).await;
+        let found = self.states.get("protocol").await.map_err(|error| failed(error.to_string()))?;
+        let found = found.ok_or_else(|| failed("it is not there".to_owned()))?;
+        if found == own.as_bytes() {
+            return Ok(());
+        }
+        let found = String::from_utf8_lossy(&found).into_owned();
+        Err(Error::Protocol { pool: pool.to_owned(), found, known: PROTOCOL })
+    }
+}
+
+async fn connect(config: &ClusterConfig) -> Result<Client, Error> {
+    let mut options = ConnectOptions::new().connection_timeout(PATIENCE).request_timeout(Some(PATIENCE));
+    options = options.reconnect_delay_callback(|_| Duration::from_millis(250)).name("gantry");
+    if let Some((user, password)) = &config.user {
+        options = options.user_and_password(user.clone(), password.clone());
+    }
+    if let Some(path) = &config.credentials {
+        let failed = |source| Error::CredentialsFile { path: path.display().to_string(), source };
+        let text = tokio::fs::read_to_string(path).await.map_err(failed)?;
+        options = options.credentials(&text).map_err(failed)?;
+    }
+    if let Some(path) = &config.root_certificates {
+        options = options.add_root_certificates(path.clone()).require_tls(true);
+    }
+    options.connect(&config.address).await.map_err(|error| {
+        let (address, why) = (config.address.clone(), error.to_string());
+        match error.kind() {
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                Error::Credentials { address, why }
+            }
+            _ => Error::Unreachable { address, why },
+        }
+    })
+}

@@ -1,0 +1,20 @@
+//! A queue that several machines share: jobs, claims and records in NATS JetStream, behind `engine::JobStore`.
+//!
+//! ```text
+//! submit ── stream GANTRY_<pool> (work queue, message id = prompt id) ──> fetch ── claim ──> a worker
+//!    └───── bucket gantry_<pool> (state, changed only from the revision that one knows) <── finish ──┘
+//! ```
+//!
+//! A claim is a message that is not acknowledged; progress acknowledgements renew it, and the server delivers it again
+//! when they stop. Who ends a job is decided by the state's revision, so a job ends once however often it ran. A job whose
+//! workers were lost three times is recorded as failed, and the reason is kept under `dead.<prompt id>`.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod state;
+mod store;
+
+pub use connection::ClusterConfig;
+pub use error::Error;
+pub use store::NatsStore;
