@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{PullConsumer, pull};
-use async_nats::jetstream::kv::{self, Store};
+use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions};
 
@@ -59,7 +59,8 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) async fn open(config: &ClusterConfig) -> Result<Connection, Error> {
         let pool = &config.pool;
-        if pool.is_empty() || !pool.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+        if pool.is_empty() || !pool.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        {
             return Err(Error::Pool(pool.clone()));
         }
         let client = connect(config).await?;
@@ -83,9 +84,7 @@ impl Connection {
         };
         let consumer = stream.get_or_create_consumer("workers", consumer).await;
         let consumer = consumer.map_err(|error| Error::request("open the workers' consumer", error))?;
-        let bucket = kv::Config { bucket: format!("gantry_{pool}"), history: 1, ..kv::Config::default() };
-        let states = jetstream.create_key_value(bucket).await;
-        let states = states.map_err(|error| Error::request("open the bucket of states", error))?;
+        let states = open_bucket(&jetstream, &format!("gantry_{pool}")).await?;
         let connection = Connection { client, jetstream, consumer, states, subject };
         connection.check_protocol(pool).await?;
         Ok(connection)
@@ -105,6 +104,22 @@ impl Connection {
         let found = String::from_utf8_lossy(&found).into_owned();
         Err(Error::Protocol { pool: pool.to_owned(), found, known: PROTOCOL })
     }
+}
+
+/// Opens a bucket, which is made if it is new. Its stream is described here: the client (0.51) cannot read what
+/// nats-server 2.9.10 answers to its own call that makes buckets.
+async fn open_bucket(jetstream: &jetstream::Context, name: &str) -> Result<Store, Error> {
+    let stream = stream::Config {
+        name: format!("KV_{name}"),
+        subjects: vec![format!("$KV.{name}.>")],
+        max_messages_per_subject: 1,
+        allow_rollup: true,
+        allow_direct: true,
+        ..stream::Config::default()
+    };
+    let failed = |why: String| Error::Request { what: "open the bucket of states", why };
+    jetstream.get_or_create_stream(stream).await.map_err(|error| failed(error.to_string()))?;
+    jetstream.get_key_value(name).await.map_err(|error| failed(error.to_string()))
 }
 
 async fn connect(config: &ClusterConfig) -> Result<Client, Error> {

@@ -4,7 +4,9 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody answers.
-    #[error("the queue {address} cannot be reached: {why}; check that nats-server runs there with JetStream (-js)")]
+    #[error(
+        "the queue {address} cannot be reached: {why}; check that nats-server runs there with JetStream (-js)"
+    )]
     Unreachable {
         /// Where.
         address: String,
@@ -12,7 +14,9 @@ pub enum Error {
         why: String,
     },
     /// The server does not know us.
-    #[error("the queue {address} refuses these credentials: {why}; check user, password, token or the file of credentials")]
+    #[error(
+        "the queue {address} refuses these credentials: {why}; check user, password, token or the file of credentials"
+    )]
     Credentials {
         /// Where.
         address: String,

@@ -63,7 +63,8 @@ impl Known {
     pub(crate) fn new(state: State, revision: u64) -> Result<Known, engine::Error> {
         let mut job = engine::read_job(&state.job)?;
         job.was_requeued |= state.losses > 0;
-        let record = state.record.as_deref().map(|text| engine::read_record(&job.prompt_id, text)).transpose()?;
+        let record =
+            state.record.as_deref().map(|text| engine::read_record(&job.prompt_id, text)).transpose()?;
         Ok(Known { state, job: Arc::new(job), record, revision })
     }
 
@@ -112,7 +113,8 @@ impl Mirror {
 
     pub(crate) fn queue(&self) -> QueueView {
         let of = |phase: Phase| {
-            let mut jobs: Vec<&Known> = self.jobs.values().filter(|known| known.state.phase == phase).collect();
+            let mut jobs: Vec<&Known> =
+                self.jobs.values().filter(|known| known.state.phase == phase).collect();
             jobs.sort_by(|a, b| a.job.number.total_cmp(&b.job.number));
             jobs.into_iter().map(|known| Arc::clone(&known.job)).collect()
         };

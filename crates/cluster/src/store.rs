@@ -9,8 +9,8 @@ use async_nats::jetstream::kv::Operation;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{AckKind, Message};
 use engine::{
-    Abandoned, Choice, Claim, HistoryEntry, Job, JobFailure, JobFilter, JobPage, JobRecord, JobStatus, JobStore,
-    Milestone, QueueView, Record, SortBy, Wake, WorkerName,
+    Abandoned, Choice, Claim, HistoryEntry, Job, JobFailure, JobFilter, JobPage, JobRecord, JobStatus,
+    JobStore, Milestone, QueueView, Record, SortBy, Wake, WorkerName,
 };
 use futures_util::StreamExt;
 use tokio::runtime::Runtime;
@@ -66,13 +66,15 @@ impl NatsStore {
     /// The server cannot be reached, refuses us, or another version made the queue.
     pub fn open(config: &ClusterConfig) -> Result<NatsStore, Error> {
         let mut threads = tokio::runtime::Builder::new_multi_thread();
-        let threads = threads.worker_threads(1).thread_name("queue").enable_all().build().map_err(Error::Threads)?;
+        let threads =
+            threads.worker_threads(1).thread_name("queue").enable_all().build().map_err(Error::Threads)?;
         let connection = Arc::new(threads.block_on(Connection::open(config))?);
         let shared = Arc::<Copy>::default();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         threads.spawn(follow(Arc::clone(&connection), Arc::clone(&shared), ready));
         // The entry of the protocol is always there, so the first round always ends.
-        let waited = threads.block_on(async { tokio::time::timeout(Duration::from_secs(10), is_ready).await });
+        let waited =
+            threads.block_on(async { tokio::time::timeout(Duration::from_secs(10), is_ready).await });
         if !matches!(waited, Ok(Ok(()))) {
             return Err(Error::request("tell its jobs", "no answer in 10 s"));
         }
@@ -187,6 +189,7 @@ impl NatsStore {
     async fn give_up(&self, id: &str, mut state: State, revision: u64) -> Result<(), Error> {
         let record = lost_record(state.losses, state.worker.as_deref().unwrap_or("unknown"));
         state.phase = Phase::Finished;
+        state.worker = None; // the last worker, if it comes back, must not take this end for its own
         state.record = Some(engine::record_text(id, &record));
         self.change(id, &state, revision).await?;
         let reason = record.messages.iter().find_map(|message| match &message.milestone {
@@ -273,7 +276,9 @@ impl JobStore for NatsStore {
         let is_ours = self.shared.mirror().jobs.get(&claim.job.prompt_id).is_none_or(|known| {
             known.state.attempt < claim.attempt || known.state.is_held_by(&claim.worker.0, claim.attempt)
         });
-        let Some(message) = self.held().get(&claim.sequence).filter(|_| is_ours).cloned() else { return Ok(false) };
+        let Some(message) = self.held().get(&claim.sequence).filter(|_| is_ours).cloned() else {
+            return Ok(false);
+        };
         if self.connection.client.connection_state() != connection::State::Connected {
             return Err(Error::request("renew a claim", "there is no connection").into());
         }
@@ -411,7 +416,9 @@ async fn follow(connection: Arc<Connection>, shared: Arc<Copy>, ready: tokio::sy
                     if let Some(id) = entry.key.strip_prefix("job.") {
                         note(&shared, id, &entry);
                     }
-                    if entry.seen_current && let Some(ready) = ready.take() {
+                    if entry.seen_current
+                        && let Some(ready) = ready.take()
+                    {
                         let _ = ready.send(()); // whoever opened it may be gone
                     }
                 }

@@ -177,7 +177,10 @@ fn refusals_say_what_to_do() {
     assert!(wrong.to_string().contains("refuses these credentials"), "{wrong}");
     NatsStore::open(&with("right")).unwrap();
     let nobody = refusal(&ClusterConfig::new("nats://127.0.0.1:9", "a")).to_string();
-    assert!(nobody.contains("cannot be reached") && nobody.contains("check that nats-server runs"), "{nobody}");
+    assert!(
+        nobody.contains("cannot be reached") && nobody.contains("check that nats-server runs"),
+        "{nobody}"
+    );
     let pool = refusal(&ClusterConfig { pool: "a.b".to_owned(), ..with("right") }).to_string();
     assert!(pool.contains("\"a.b\" is no name"), "{pool}");
 }
@@ -188,10 +191,12 @@ fn every_job_ends_once_though_workers_vanish_and_the_server_restarts() {
     const JOBS: usize = 120;
     let Some(mut server) = Server::start(&[]) else { return };
     let front = Arc::new(server.open("a"));
-    let (done, turn, is_over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let (done, turn, is_over) =
+        (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
     let workers: Vec<_> = (0..3)
         .map(|_| {
-            let (store, done, turn, is_over) = (server.open("a"), done.clone(), turn.clone(), is_over.clone());
+            let (store, done, turn, is_over) =
+                (server.open("a"), done.clone(), turn.clone(), is_over.clone());
             std::thread::spawn(move || {
                 let mut ended: HashMap<String, usize> = HashMap::new();
                 while !is_over.load(Ordering::Relaxed) {
@@ -224,7 +229,8 @@ fn every_job_ends_once_though_workers_vanish_and_the_server_restarts() {
         std::thread::sleep(Duration::from_millis(50));
     }
     is_over.store(true, Ordering::Relaxed);
-    let ended: Vec<HashMap<String, usize>> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    let ended: Vec<HashMap<String, usize>> =
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect();
     let mut times: HashMap<&String, usize> = HashMap::new();
     ended.iter().flatten().for_each(|(id, count)| *times.entry(id).or_default() += count);
     assert!(times.values().all(|count| *count == 1), "a job ended twice");
