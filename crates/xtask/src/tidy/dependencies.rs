@@ -19,10 +19,12 @@ const SHARED: &[Shared] = &[
     Shared { name: "serde", users: &[], why: "values derive their own serialisation" },
     Shared {
         name: "serde_json",
-        users: &["checkpoint", "models", "runtime", "nodes", "engine", "server", BINARY_CRATE],
-        why: "safetensors headers, tokenizer files, what was measured of a machine, the text of saved pictures, the records of the queue, the wire \
+        users: &["checkpoint", "models", "runtime", "nodes", "engine", "cluster", "server", BINARY_CRATE],
+        why: "safetensors headers, tokenizer files, what was measured of a machine, the text of saved pictures, the records of the queue, the states of a shared one, the wire \
               protocol and `--json` are subjects of their own; no other crate knows JSON",
     },
+    Shared { name: "tokio", users: &["cluster", "server"], why: "both speak to networks by it" },
+    Shared { name: "futures-util", users: &["cluster", "server"], why: "both read streams of messages" },
     Shared {
         name: "indexmap",
         users: &["graph", "workflow", "runtime", "nodes", "nodes-testing", "engine", "server"],
