@@ -1,4 +1,5 @@
 //! The shared queue against a real nats-server, where one is installed; otherwise each test says so and ends.
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::collections::HashMap;
 use std::net::TcpListener;
