@@ -37,6 +37,11 @@ impl<'a> Claims<'a> {
         Claims { checkpoint, prefix, family, stored: None, names, base: None }
     }
 
+    /// What the file has one step above, where the prefix ends so.
+    pub(crate) fn above(&self, end: &str) -> Claims<'a> {
+        Claims::new(self.checkpoint, self.prefix.strip_suffix(end).unwrap_or(self.prefix), self.family)
+    }
+
     /// The same tensors in a file that has other names for them.
     pub(crate) fn named_by(self, names: FileNames) -> Claims<'a> {
         Claims { names, ..self }

@@ -42,6 +42,7 @@ mod sentence_pairs;
 mod sentencepiece;
 mod t5;
 mod template;
+mod token_choice;
 pub(crate) mod tokenizer;
 mod tokens;
 mod turns;
@@ -61,12 +62,13 @@ pub use clip_tokenizer::ClipTokenizer;
 pub use encoder::{
     Embeddings, EncodeOptions, Encoded, Keep, Kept, Layer, PaddingUse, PictureTokens, TextEncoder,
 };
-pub use language_model::{LanguageKind, LanguageModel, LanguageModelConfig};
+pub use language_model::{Decoder, LanguageKind, LanguageModel, LanguageModelConfig};
 pub use recipe::{EncoderUse, Reads, TextRecipe, name_of, recipes};
 pub(crate) use recipe::{all, side_by_side};
 pub use sentence_pairs::SentencePairTokenizer;
 pub use t5::{T5, T5Config};
 pub use template::ChatTemplate;
+pub use token_choice::{TokenChooser, TokenSampling};
 pub use tokenizer::Tokenizer;
 pub use tokens::{EmbeddingRows, Frame, PromptOptions, Symbol, Token, Tokens};
 pub(crate) use turns::{from_second_turn, user_turn, whole_second_turn};

@@ -3,6 +3,7 @@
 mod editing;
 mod embeddings;
 mod encoding;
+mod generating;
 mod looking;
 mod lotus;
 
@@ -25,6 +26,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(T5TokenizerOptions(runtime()));
     lotus::add(catalogue, runtime());
     editing::add(catalogue, runtime());
+    generating::add(catalogue, runtime());
 }
 
 /// A field for a prompt.

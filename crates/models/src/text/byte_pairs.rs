@@ -40,6 +40,9 @@ const SPECIAL: [&str; 26] = [
     "<think>",
     "</think>",
 ];
+/// Those of them that belong to what a model writes.
+const WRITTEN: [&str; 6] =
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"];
 /// Endings that are words of their own, in either case.
 const CONTRACTIONS: [&str; 7] = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"];
 
@@ -81,6 +84,8 @@ pub struct BytePairTokenizer {
     merges: Merges,
     /// Whole words, where those come first.
     words: HashMap<Vec<u8>, u32>,
+    /// The bytes of every token but the special ones.
+    texts: HashMap<u32, Box<[u8]>>,
     special: Vec<(String, u32)>,
     style: WordStyle,
     frame: Frame,
@@ -129,8 +134,9 @@ impl BytePairTokenizer {
             merges.push(id(left)?, id(right)?, id(&joined)?);
         }
         let symbols = (0..=255).map(|byte| Ok((byte, id(&[byte])?))).collect::<Result<_>>()?;
+        let texts = ids.iter().map(|(bytes, id)| (*id, bytes.clone().into_boxed_slice())).collect();
         let words = if style.whole_words { ids } else { HashMap::new() };
-        Ok(BytePairTokenizer { symbols, merges, words, special, style, frame })
+        Ok(BytePairTokenizer { symbols, merges, words, texts, special, style, frame })
     }
 
     /// A prompt in one chunk of at least so many tokens.
@@ -157,6 +163,21 @@ impl BytePairTokenizer {
         }
         self.encode_plain(rest, &mut ids);
         ids
+    }
+
+    /// The text of tokens, without those that only mark turns and places.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let mut bytes = Vec::new();
+        for id in ids {
+            if let Some(text) = self.texts.get(id) {
+                bytes.extend_from_slice(text);
+            } else if let Some((text, _)) = self.special.iter().find(|(_, known)| known == id)
+                && WRITTEN.contains(&text.as_str())
+            {
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The id of a text that is one token wherever it stands.

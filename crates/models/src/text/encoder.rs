@@ -7,6 +7,7 @@ use std::ops::Range;
 use residency::{Lease, Session};
 use tensor::{Lane, Tensor, Weight};
 
+use super::language_model::LanguageModel;
 use super::tokens::{Frame, Symbol, Token, Tokens};
 use crate::{Error, Module, Probe, Result};
 
@@ -23,6 +24,11 @@ pub trait TextEncoder: Module {
 
     /// The length of the chunks that prompts are filled up to, of encoders that have such.
     fn chunk_tokens(&self) -> Option<usize>;
+
+    /// The language model that it is, if it can generate text.
+    fn language_model(&self) -> Option<&LanguageModel> {
+        None
+    }
 
     /// What it computes for a batch of chunks.
     fn forward(
@@ -224,7 +230,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    fn new(tokens: &Tokens, empty_is_padding: bool) -> Result<Batch> {
+    pub(super) fn new(tokens: &Tokens, empty_is_padding: bool) -> Result<Batch> {
         let len = tokens.chunks.iter().map(Vec::len).max().unwrap_or(0);
         let sections = tokens.chunks.len();
         if len == 0 || tokens.chunks.iter().any(|chunk| chunk.len() != len) {

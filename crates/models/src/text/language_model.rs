@@ -8,6 +8,7 @@
 //! ```
 
 mod config;
+mod generation;
 mod positions;
 mod vocabulary;
 mod weights;
@@ -27,6 +28,8 @@ use crate::{Error, Module, Probe, Result};
 
 use config::Beside;
 pub use config::{LanguageKind, LanguageModelConfig};
+pub use generation::Decoder;
+use generation::LayerCache;
 use positions::Rotation;
 
 /// Added to the scores of hidden tokens: far below any score, and within every type of activation.
@@ -66,6 +69,14 @@ fn named(found: &Neighbours<'_>, layout: Layout) -> Option<Cow<'static, str>> {
     Some(Cow::Owned(format!("{} of width {}", kind.name(), table.get(1)?)))
 }
 
+/// What a layer's tokens look at.
+struct Attending<'a> {
+    mask: &'a Mask,
+    rotation: &'a Rotation,
+    /// What earlier tokens left, while text is generated.
+    cache: Option<&'a mut LayerCache>,
+}
+
 /// A language model: its sizes and how it computes.
 #[derive(Clone, Debug)]
 pub struct LanguageModel {
@@ -92,12 +103,12 @@ impl LanguageModel {
         lease: &Lease<'_>,
         i: usize,
         x: &Tensor,
-        (mask, rotation): (&Mask, &Rotation),
+        attending: Attending<'_>,
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         let has_outer_norms = self.config.kind.has_outer_norms();
         let normed = self.norm(lease, i, "input_layernorm", x, probe)?;
-        let attended = self.attend(lease, i, &normed, (mask, rotation), probe)?;
+        let attended = self.attend(lease, i, &normed, attending, probe)?;
         let attended = match has_outer_norms {
             true => self.norm(lease, i, "post_attention_layernorm", &attended, probe)?,
             false => attended,
@@ -127,7 +138,7 @@ impl LanguageModel {
         lease: &Lease<'_>,
         i: usize,
         x: &Tensor,
-        (mask, rotation): (&Mask, &Rotation),
+        attending: Attending<'_>,
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         let LanguageModelConfig { heads, groups, head, .. } = self.config;
@@ -138,8 +149,13 @@ impl LanguageModel {
             Ok(y.reshape([batch, len, heads, head])?)
         };
         let (q, k, v) = (project("q", heads)?, project("k", groups)?, project("v", groups)?);
+        let Attending { mask, rotation, cache } = attending;
         let q = self.turn(lease, (i, "q_norm"), &q, rotation, probe)?;
         let k = self.turn(lease, (i, "k_norm"), &k, rotation, probe)?;
+        let [k, v] = match cache {
+            Some(cache) => cache.extended(&k, &v)?,
+            None => [k, v],
+        };
         let scale = (head as f32).sqrt().recip();
         let attended = q.attention(&k, &v, mask, scale)?.reshape([batch, len, heads * head])?;
         let out = lease.linear(&format!("model.layers.{i}.self_attn.o_proj"), &attended)?;
@@ -275,6 +291,10 @@ impl TextEncoder for LanguageModel {
         None
     }
 
+    fn language_model(&self) -> Option<&LanguageModel> {
+        Some(self)
+    }
+
     fn forward(
         &self,
         session: &Session,
@@ -309,7 +329,8 @@ impl TextEncoder for LanguageModel {
                 Some((of, seen)) if of == window => seen,
                 _ => self.mask(&lease, i, batch)?,
             };
-            x = self.layer(&lease, i, &x, (&seen, rotation), probe)?;
+            let attending = Attending { mask: &seen, rotation, cache: None };
+            x = self.layer(&lease, i, &x, attending, probe)?;
             batch.add_deep(&x, i, options.pictures)?;
             mask = Some((window, seen));
         }

@@ -96,6 +96,22 @@ impl SentencePairTokenizer {
         ids
     }
 
+    /// The text of tokens, without those that only mark turns and places.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let texts: HashMap<u32, &str> = self.pieces.iter().map(|(text, (id, _))| (*id, &**text)).collect();
+        let bytes: HashMap<u32, u8> = self.bytes.iter().map(|(byte, id)| (*id, *byte)).collect();
+        let mut out = Vec::new();
+        for id in ids {
+            let is_mark = |text: &&str| !(text.starts_with("<") && text.ends_with("_of_turn>"));
+            match (texts.get(id).copied().filter(is_mark), bytes.get(id)) {
+                (Some(text), _) => out.extend_from_slice(text.replace('\u{2581}', " ").as_bytes()),
+                (None, Some(byte)) => out.push(*byte),
+                (None, None) => {}
+            }
+        }
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
     /// Joins the characters of a text to pieces.
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
         let mut spans: Vec<Span> = text.char_indices().map(|(at, c)| Span::new(at, c.len_utf8())).collect();

@@ -32,6 +32,11 @@ const ZERO_PADDED_WIDTH: usize = 1024;
 pub trait Tokenizer: fmt::Debug + Send + Sync {
     /// A prompt in chunks. Encoders without chunks of their own get one that is filled up to `least` tokens.
     fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens;
+
+    /// The text of tokens that a model wrote; nothing from tokenizers of encoders that write none.
+    fn decode(&self, _ids: &[u32]) -> Option<String> {
+        None
+    }
 }
 
 impl Tokenizer for ClipTokenizer {
@@ -44,11 +49,19 @@ impl Tokenizer for Arc<BytePairTokenizer> {
     fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens {
         BytePairTokenizer::tokenize(self, prompt, options, least)
     }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        Some(BytePairTokenizer::decode(self, ids))
+    }
 }
 
 impl Tokenizer for SentencePairTokenizer {
     fn tokenize(&self, prompt: &str, options: PromptOptions<'_>, least: usize) -> Tokens {
         SentencePairTokenizer::tokenize(self, prompt, options, least)
+    }
+
+    fn decode(&self, ids: &[u32]) -> Option<String> {
+        Some(SentencePairTokenizer::decode(self, ids))
     }
 }
 

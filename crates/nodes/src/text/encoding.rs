@@ -211,7 +211,7 @@ impl Job<'_> {
 }
 
 impl SeenPicture {
-    fn on(&self, lane: &Lane) -> Result<PictureTokens> {
+    pub(super) fn on(&self, lane: &Lane) -> Result<PictureTokens> {
         let on = |array: &Array| -> Result<Tensor> {
             let axes: [usize; 2] = array.axes("a picture among the words", "parts and width")?;
             Ok(lane.tensor(axes, &array.values)?)

@@ -49,6 +49,20 @@ pub(super) fn rotations(
             *position = [1; 3];
         }
     }
+    rotations_at(config, lane, &positions)
+}
+
+/// The position of the token behind a prompt.
+pub(super) fn next(batch: &Batch, pictures: &[PictureTokens]) -> usize {
+    positions(&batch.rows[0], pictures).iter().flatten().max().map_or(0, |last| last + 1)
+}
+
+/// The rotations of tokens at times, rows and columns.
+pub(super) fn rotations_at(
+    config: &LanguageModelConfig,
+    lane: &Lane,
+    positions: &[[usize; 3]],
+) -> Result<Vec<Rotation>> {
     let half = config.head / 2;
     let axis = if config.kind == LanguageKind::Qwen3Vl { spread_axis } else { axis };
     let rotation = |frequency: &Frequency| -> Result<Rotation> {

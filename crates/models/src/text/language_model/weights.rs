@@ -11,6 +11,8 @@ use crate::detect::Layout;
 pub(super) const FAMILY: &str = "a language model";
 /// The table of tokens, under the name that the model uses.
 pub(super) const TABLE: &str = "model.embed_tokens.weight";
+/// The table of the logits, of models that have one of their own.
+pub(super) const OUTPUT: &str = "lm_head.weight";
 /// The normalisation behind the last layer.
 pub(super) const LAST_NORM: &str = "model.norm.weight";
 
@@ -76,6 +78,9 @@ pub(super) fn manifest(
     let table = claims.weight(names.table, &[config.vocabulary, config.width])?;
     let mut builder =
         Manifest::builder(claims.file(), FAMILY).table(WeightSpec { name: TABLE.to_owned(), ..table });
+    if let Some(output) = output(claims, config, layout)? {
+        builder = builder.table(WeightSpec { name: OUTPUT.to_owned(), ..output });
+    }
     for i in 0..config.layers {
         builder = builder.block(format!("layers.{i}"), false, layer(claims, config, &names, i)?);
     }
@@ -84,6 +89,18 @@ pub(super) fn manifest(
         builder = builder.block("head", true, vec![WeightSpec { name: LAST_NORM.to_owned(), ..norm }]);
     }
     Ok(builder.finish()?)
+}
+
+/// The table of the logits, which stands beside the model and not in it; models without one use that of the tokens.
+fn output(claims: &Claims<'_>, config: &LanguageModelConfig, layout: Layout) -> Result<Option<WeightSpec>> {
+    let (beside, name) = match layout {
+        Layout::LlamaCpp => (claims.above(""), "output.weight"),
+        _ => (claims.above("model."), "lm_head.weight"),
+    };
+    if !config.has_last_norm || beside.find(name).is_none() {
+        return Ok(None);
+    }
+    beside.weight(name, &[config.vocabulary, config.width]).map(Some)
 }
 
 fn layer(
