@@ -40,7 +40,8 @@ pub(crate) fn run(machine: &MachineArgs, args: &SelftestArgs, folder: &Path) -> 
     let kept = args.models.clone().unwrap_or_else(|| scratch.join("models"));
     let runner = Runner { models: ModelsFolder::at(&kept)?, golden: &golden, dtype };
     let benches = runner.benches(&places, &hows, &scratch)?;
-    let mut report = Report::new(dtype, benches.iter().map(|bench| bench.place.clone()).collect());
+    let coding = places.machine().coding();
+    let mut report = Report::new(dtype, coding, benches.iter().map(|bench| bench.place.clone()).collect());
     let told = |text: &str| match args.output.json {
         true => {
             tell(text);

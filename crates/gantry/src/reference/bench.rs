@@ -20,7 +20,7 @@ use runtime::{Folders, Runtime};
 
 use super::places::{Places, WayPlace};
 use super::spread::spread;
-use super::verdict::{Outcome, Verdict};
+use super::verdict::{CodedWeights, Outcome, Verdict};
 use crate::cli::How;
 use crate::serving;
 
@@ -67,11 +67,12 @@ impl Bench {
     pub(super) fn run(&self, case: &Case, tolerance: Tolerance) -> Result<Outcome> {
         let verdict = self.execute(case);
         let (stayed, problem) = self.placing();
+        let coded = CodedWeights::of(self.runtime.residency.models().iter().map(|model| &model.plan));
         let collected = std::mem::take(&mut *self.collected.lock().unwrap_or_else(PoisonError::into_inner));
         let free = FreeRequest { unload_models: true, force: true, ..FreeRequest::default() };
         self.runtime.residency.free(free, &mut || {})?;
         match (verdict, problem) {
-            (Verdict::Ok, None) => Ok(Outcome { stayed, ..compare(case, &collected, tolerance)? }),
+            (Verdict::Ok, None) => Ok(Outcome { stayed, coded, ..compare(case, &collected, tolerance)? }),
             (Verdict::Ok, Some(problem)) => Ok(Outcome::of(problem)),
             (other, _) => Ok(Outcome::of(other)),
         }

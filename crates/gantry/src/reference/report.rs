@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use golden::{Built, Case, Tolerance};
 use meta::{ByteSize, DType};
+use placement::CodingPolicy;
 use serde::Serialize;
 
 use super::places::WayPlace;
-use super::verdict::{Outcome, Verdict};
+use super::verdict::{CodedWeights, Outcome, Verdict};
 use crate::cli::How;
 
 /// The longest name that lines are aligned for.
@@ -21,9 +22,13 @@ pub(super) struct Report {
     dtype: &'static str,
     /// The largest relative error that passes unless a case says otherwise.
     tolerance: f64,
+    /// Which of the streamed weights were losslessly coded.
+    coding: &'static str,
     ways: Vec<WayPlace>,
     cases: Vec<CaseReport>,
     totals: Totals,
+    #[serde(skip_serializing_if = "CodedTotals::is_none")]
+    coded: CodedTotals,
     rebuilt_files: usize,
     rebuilt_bytes: u64,
     rebuilding_seconds: f64,
@@ -39,6 +44,24 @@ struct Totals {
     differs: usize,
     failed: usize,
     cannot_run_yet: usize,
+}
+
+/// What was losslessly coded in all cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct CodedTotals {
+    /// Runs of a case in one way in which something was.
+    runs: usize,
+    /// Those of them that gave the bits of the case's first way.
+    same_bits: usize,
+    /// The weights, run by run.
+    #[serde(flatten)]
+    weights: CodedWeights,
+}
+
+impl CodedTotals {
+    fn is_none(&self) -> bool {
+        self.runs == 0
+    }
 }
 
 /// One case.
@@ -67,6 +90,9 @@ pub(super) struct WayReport {
     /// Models that are not spread although the way spreads them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stayed: Vec<String>,
+    /// What of the weights was losslessly coded.
+    #[serde(skip_serializing_if = "CodedWeights::is_none")]
+    coded: CodedWeights,
     /// Whether all values are those of the first way, to the bit.
     #[serde(skip_serializing_if = "Option::is_none")]
     same_bits: Option<bool>,
@@ -86,6 +112,7 @@ impl WayReport {
             worst_tensor: outcome.worst.as_ref().map(|(_, tensor)| tensor.clone()),
             compared: outcome.compared,
             stayed: outcome.stayed.clone(),
+            coded: outcome.coded,
             same_bits: same.map(|first| bits(first) == bits(outcome)),
             seconds: took.as_secs_f64(),
         }
@@ -141,14 +168,16 @@ impl CaseReport {
 }
 
 impl Report {
-    pub(super) fn new(dtype: DType, ways: Vec<WayPlace>) -> Report {
+    pub(super) fn new(dtype: DType, coding: CodingPolicy, ways: Vec<WayPlace>) -> Report {
         Report {
             version: env!("CARGO_PKG_VERSION"),
             dtype: dtype.name(),
             tolerance: Tolerance::usual(dtype).relative,
+            coding: coding.name(),
             ways,
             cases: Vec::new(),
             totals: Totals::default(),
+            coded: CodedTotals::default(),
             rebuilt_files: 0,
             rebuilt_bytes: 0,
             rebuilding_seconds: 0.0,
@@ -185,6 +214,11 @@ impl Report {
             Verdict::NotYet { .. } => &mut self.totals.cannot_run_yet,
         };
         *counted += 1;
+        for way in case.ways.iter().filter(|way| !way.coded.is_none()) {
+            self.coded.runs += 1;
+            self.coded.same_bits += usize::from(way.same_bits == Some(true));
+            self.coded.weights += way.coded;
+        }
         self.cases.push(case);
     }
 
@@ -201,9 +235,19 @@ impl Report {
     /// The totals.
     pub(super) fn summary(&self) -> String {
         let Totals { ok, differs, failed, cannot_run_yet } = self.totals;
+        let CodedTotals { runs, same_bits, weights } = self.coded;
+        let coded = match runs {
+            0 => String::new(),
+            _ => format!(
+                "{} blocks coded in {runs} runs, {:.3} of their bytes; {same_bits} of these runs gave the bits of the \
+                 first way\n",
+                weights.blocks,
+                weights.coded_bytes as f64 / weights.plain_bytes.max(1) as f64
+            ),
+        };
         format!(
             "{ok} ok, {differs} differ, {failed} failed, {cannot_run_yet} cannot run yet; {} files of {} rebuilt in \
-             {:.0} s, {:.0} s in all\n",
+             {:.0} s, {:.0} s in all\n{coded}",
             self.rebuilt_files,
             ByteSize(self.rebuilt_bytes),
             self.rebuilding_seconds,

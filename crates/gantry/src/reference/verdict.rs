@@ -1,5 +1,8 @@
 //! What is said of a case that ran in one way.
 
+use std::ops::AddAssign;
+
+use placement::Plan;
 use serde::Serialize;
 
 /// How a case ended.
@@ -40,8 +43,49 @@ pub(super) struct Outcome {
     /// Models that are not spread although the way spreads them: their loaders take no allocation, or all their blocks
     /// are too small.
     pub(super) stayed: Vec<String>,
+    /// What of the weights was losslessly coded.
+    pub(super) coded: CodedWeights,
     /// All values that were compared, by tensor: other ways are to give the same bits.
     pub(super) values: Vec<(String, Vec<f32>)>,
+}
+
+/// What of a case's models was losslessly coded when it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct CodedWeights {
+    /// Blocks that were.
+    pub(super) blocks: usize,
+    /// Their bytes in the models' files.
+    pub(super) plain_bytes: u64,
+    /// Their bytes as they were kept and sent.
+    pub(super) coded_bytes: u64,
+}
+
+impl CodedWeights {
+    /// Of these plans.
+    pub(super) fn of<'a>(plans: impl Iterator<Item = &'a Plan>) -> CodedWeights {
+        let mut all = CodedWeights::default();
+        for block in plans.flat_map(|plan| &plan.blocks) {
+            if let Some(coded) = block.coded_bytes {
+                all.blocks += 1;
+                all.plain_bytes += block.bytes;
+                all.coded_bytes += coded;
+            }
+        }
+        all
+    }
+
+    /// Whether nothing was.
+    pub(super) fn is_none(&self) -> bool {
+        self.blocks == 0
+    }
+}
+
+impl AddAssign for CodedWeights {
+    fn add_assign(&mut self, other: CodedWeights) {
+        self.blocks += other.blocks;
+        self.plain_bytes += other.plain_bytes;
+        self.coded_bytes += other.coded_bytes;
+    }
 }
 
 /// The most characters of a reason: lists of options can be long.
@@ -102,7 +146,8 @@ impl Verdict {
 impl Outcome {
     /// A case of which nothing was compared.
     pub(super) fn of(verdict: Verdict) -> Outcome {
-        Outcome { verdict, worst: None, compared: 0, stayed: Vec::new(), values: Vec::new() }
+        let coded = CodedWeights::default();
+        Outcome { verdict, worst: None, compared: 0, stayed: Vec::new(), coded, values: Vec::new() }
     }
 }
 
