@@ -18,6 +18,7 @@ use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
 
+use super::step;
 use report::{Measured, Report, Row};
 use side::Side;
 
@@ -34,19 +35,73 @@ const ROUNDS: usize = 5;
 /// The largest relative error between the sides.
 const TOLERANCE: f64 = 1e-4;
 
+/// Tokens of a prompt, width of a token and width of the latent of the UNet's step, which has two evaluations.
+const UNET_TEXT: usize = 77;
+const UNET_WIDTH: usize = 768;
+const UNET_SIDE: usize = 256 / 8;
+
 /// One model, stored in one way.
 struct Case {
     name: &'static str,
     network: &'static str,
-    manifest: &'static str,
+    weights: Weights,
     stored: &'static str,
 }
 
-const CASES: [Case; 3] = [
-    Case { name: "FLUX, one block each, f32 weights", network: "flux", manifest: FLUX, stored: "F32" },
-    Case { name: "FLUX, one block each, bf16 weights", network: "flux", manifest: FLUX, stored: "BF16" },
-    Case { name: "autoencoder, decoding", network: "decoder", manifest: AUTOENCODER, stored: "F32" },
+/// Where the tensors of a model are listed.
+#[derive(Clone, Copy)]
+enum Weights {
+    /// In the text of a manifest.
+    Manifest(&'static str),
+    /// In the released size of the family of this short name.
+    Released(&'static str),
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "FLUX, one block each, f32 weights",
+        network: "flux",
+        weights: Weights::Manifest(FLUX),
+        stored: "F32",
+    },
+    Case {
+        name: "FLUX, one block each, bf16 weights",
+        network: "flux",
+        weights: Weights::Manifest(FLUX),
+        stored: "BF16",
+    },
+    Case {
+        name: "autoencoder, decoding",
+        network: "decoder",
+        weights: Weights::Manifest(AUTOENCODER),
+        stored: "F32",
+    },
+    Case {
+        name: "SD1.5, whole UNet, 256 pixels, cfg, f32 weights",
+        network: "unet",
+        weights: Weights::Released("sd15"),
+        stored: "F32",
+    },
 ];
+
+impl Weights {
+    /// The manifest, as JSON.
+    fn manifest(self) -> Result<Value> {
+        let key = match self {
+            Weights::Manifest(text) => return Ok(serde_json::from_str(text)?),
+            Weights::Released(key) => key,
+        };
+        let mut families = models::diffusion::FAMILIES.iter();
+        let family = families.find(|family| family.key == key);
+        let family = family.with_context(|| format!("there is no family {key}"))?;
+        let tensor = |(name, shape): &(String, Shape)| {
+            let (scale, offset) = step::amplitude(name, shape.dims());
+            json!({"name": name, "dtype": "F32", "shape": shape.dims(), "scale": scale, "offset": offset})
+        };
+        let tensors: Vec<Value> = (family.released.tensors)(usize::MAX).iter().map(tensor).collect();
+        Ok(json!({"file": format!("{key}.safetensors"), "tensors": tensors}))
+    }
+}
 
 pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     if args.answer {
@@ -93,7 +148,7 @@ struct Files {
 
 impl Files {
     fn write(dir: &Path, case: &Case) -> Result<Files> {
-        let mut manifest: Value = serde_json::from_str(case.manifest)?;
+        let mut manifest = case.weights.manifest()?;
         for tensor in manifest["tensors"].as_array_mut().context("the manifest lists no tensors")? {
             tensor["dtype"] = json!(case.stored);
         }
@@ -121,6 +176,10 @@ fn inputs_of(network: &str, side: usize) -> Vec<(&'static str, Shape)> {
         "flux" => {
             vec![latent, ("context", Shape::from([1, TEXT, 4096])), ("pooled", Shape::from([1, 768]))]
         }
+        "unet" => vec![
+            ("latent", Shape::from([1, 4, UNET_SIDE, UNET_SIDE])),
+            ("context", Shape::from([2, UNET_TEXT, UNET_WIDTH])),
+        ],
         _ => vec![latent],
     }
 }

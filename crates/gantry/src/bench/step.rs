@@ -241,7 +241,7 @@ pub(super) fn one_of_each(
 }
 
 /// The diffusion model of a file.
-fn read_model(checkpoint: &Checkpoint) -> Result<Box<dyn Diffusion>> {
+pub(super) fn read_model(checkpoint: &Checkpoint) -> Result<Box<dyn Diffusion>> {
     let detected = detect(checkpoint);
     let part = detected.part(Role::Diffusion, "a diffusion model")?;
     match part.reader {

@@ -10,21 +10,27 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use checkpoint::Checkpoint;
 use meta::DeviceId;
+use models::conditioning::{Array, Cond, Conditioned, Scene};
 use models::detect::detect;
 use models::diffusion::flux::{Flux, FluxInputs};
+use models::diffusion::{Diffusion, Evaluation};
 use models::vae::kl::Kl;
 use models::{Module, Probe};
 use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
 use runtime::PlanQuestion;
+use sampling::LatentShape;
 use serde_json::{Value, json};
 use tensor::Tensor;
 
 use super::PIXELS;
+use crate::bench::step::read_model;
 use crate::machine::Machine;
 use crate::planning::plan_file;
 
 /// Ticks of a process's time in a second, on every Linux that Rust knows.
 const TICKS: f64 = 100.0;
+/// The time of a UNet's step, among a thousand.
+const UNET_TIME: f32 = 500.0;
 
 /// Answers questions on standard input until it ends.
 pub(crate) fn answer(machine: &Machine) -> Result<ExitCode> {
@@ -56,6 +62,8 @@ pub(crate) fn answer(machine: &Machine) -> Result<ExitCode> {
 enum Network {
     Flux(Flux),
     Decoder(Kl),
+    /// A UNet, in steps of one evaluation for each text.
+    Unet(Box<dyn Diffusion>),
 }
 
 /// A model in a session, its inputs, and what it computed last.
@@ -71,14 +79,22 @@ impl Loaded {
         let path = |key: &str| question[key].as_str().with_context(|| format!("no {key} is named"));
         let checkpoint = Arc::new(Checkpoint::open(path("model")?)?);
         let found = detect(&checkpoint);
-        let (network, manifest) = if path("network")? == "flux" {
-            let flux = Flux::read(&checkpoint, &found)?;
-            let manifest = flux.manifest(&checkpoint)?;
-            (Network::Flux(flux), manifest)
-        } else {
-            let kl = Kl::read(&checkpoint, &found)?;
-            let manifest = kl.manifest(&checkpoint)?;
-            (Network::Decoder(kl), manifest)
+        let (network, manifest) = match path("network")? {
+            "flux" => {
+                let flux = Flux::read(&checkpoint, &found)?;
+                let manifest = flux.manifest(&checkpoint)?;
+                (Network::Flux(flux), manifest)
+            }
+            "unet" => {
+                let unet = read_model(&checkpoint)?;
+                let manifest = unet.manifest(&checkpoint)?;
+                (Network::Unet(unet), manifest)
+            }
+            _ => {
+                let kl = Kl::read(&checkpoint, &found)?;
+                let manifest = kl.manifest(&checkpoint)?;
+                (Network::Decoder(kl), manifest)
+            }
         };
         let session = open(machine, &checkpoint, manifest)?;
         let inputs = Checkpoint::open(path("inputs")?)?;
@@ -91,6 +107,7 @@ impl Loaded {
         let names: &[&str] = match network {
             Network::Flux(_) => &["latent", "context", "pooled"],
             Network::Decoder(_) => &["latent"],
+            Network::Unet(_) => &["latent", "context"],
         };
         let inputs = names.iter().map(|name| read(name)).collect::<Result<_>>()?;
         Ok(Loaded { network, session, inputs, output: None })
@@ -107,7 +124,29 @@ impl Loaded {
             Network::Decoder(kl) => {
                 Ok(kl.decode_whole(&self.session, &self.inputs[0], &mut Probe::none())?)
             }
+            Network::Unet(unet) => {
+                let [latent, context] = &self.inputs[..] else { bail!("two inputs are needed") };
+                self.evaluate_texts(&**unet, latent, context)
+            }
         }
+    }
+
+    /// One step: an evaluation for each text, all of one latent, as a sampler asks for them.
+    fn evaluate_texts(&self, unet: &dyn Diffusion, latent: &Tensor, context: &Tensor) -> Result<Tensor> {
+        let (texts, tokens, width) = (context.dim(0), context.dim(1), context.dim(2));
+        let values = context.to_vec()?;
+        let cond = |text: usize| {
+            let values = values[text * tokens * width..][..tokens * width].to_vec();
+            Cond::text(Array { shape: vec![1, tokens, width], values }, None)
+        };
+        let conds: Vec<Cond> = (0..texts).map(cond).collect();
+        let conditioned: Vec<Conditioned<'_>> = conds.iter().map(Conditioned::whole).collect();
+        let &[batch, channels, height, width] = latent.dims() else { bail!("the latent is no picture") };
+        let shape = LatentShape { batch, channels, frames: 1, height, width };
+        let run = unet.start(&self.session, &conditioned, &Scene::empty(shape))?;
+        let evaluation = |text: usize| Evaluation::new(text, latent, UNET_TIME);
+        let outputs = run.forward(&(0..texts).map(evaluation).collect::<Vec<_>>())?;
+        Ok(Tensor::concat(&outputs.iter().collect::<Vec<_>>(), 0)?)
     }
 
     /// One step, so that all is in memory; then memory starts to count.

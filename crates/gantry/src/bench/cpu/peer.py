@@ -1,7 +1,7 @@
 """Steps of a whole model in PyTorch, in eager mode, with the weights of a safetensors file.
 
 Answers JSON lines on standard input with one JSON line each; the first line written tells the versions.
-{"do": "load", "network": "flux" or "decoder", "model": path, "inputs": path}, {"do": "warm"},
+{"do": "load", "network": "flux", "decoder" or "unet", "model": path, "inputs": path}, {"do": "warm"},
 {"do": "step"} and {"do": "finish", "output": path} are the questions, in this order.
 """
 import ctypes
@@ -283,9 +283,167 @@ class Decoder(nn.Module):
         return (x * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
 
 
+class UnetResidual(nn.Module):
+    def __init__(self, channels, out, time):
+        super().__init__()
+        self.in_layers = nn.Sequential(
+            nn.GroupNorm(32, channels), nn.SiLU(), nn.Conv2d(channels, out, 3, padding=1)
+        )
+        self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(time, out))
+        self.out_layers = nn.Sequential(
+            nn.GroupNorm(32, out), nn.SiLU(), nn.Identity(), nn.Conv2d(out, out, 3, padding=1)
+        )
+        if channels != out:
+            self.skip_connection = nn.Conv2d(channels, out, 1)
+
+    def forward(self, x, time, context):
+        inner = self.in_layers(x) + self.emb_layers(time)[:, :, None, None]
+        inner = self.out_layers(inner)
+        return (self.skip_connection(x) if hasattr(self, "skip_connection") else x) + inner
+
+
+class UnetAttention(nn.Module):
+    def __init__(self, channels, seen, heads):
+        super().__init__()
+        self.heads = heads
+        self.to_q = nn.Linear(channels, channels, bias=False)
+        self.to_k, self.to_v = (nn.Linear(seen, channels, bias=False) for _ in range(2))
+        self.to_out = nn.Sequential(nn.Linear(channels, channels))
+
+    def forward(self, x, seen):
+        q, k, v = (
+            y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for y in (self.to_q(x), self.to_k(seen), self.to_v(seen))
+        )
+        return self.to_out(attend(q, k, v))
+
+
+class Gated(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.proj = nn.Linear(channels, 8 * channels)
+
+    def forward(self, x):
+        value, gate = self.proj(x).chunk(2, dim=-1)
+        return value * F.gelu(gate)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.net = nn.Sequential(Gated(channels), nn.Identity(), nn.Linear(4 * channels, channels))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class UnetBlock(nn.Module):
+    def __init__(self, channels, context, heads):
+        super().__init__()
+        self.attn1 = UnetAttention(channels, channels, heads)
+        self.attn2 = UnetAttention(channels, context, heads)
+        self.ff = FeedForward(channels)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(channels) for _ in range(3))
+
+    def forward(self, x, context):
+        normed = self.norm1(x)
+        x = x + self.attn1(normed, normed)
+        x = x + self.attn2(self.norm2(x), context)
+        return x + self.ff(self.norm3(x))
+
+
+class UnetTransformer(nn.Module):
+    def __init__(self, channels, context, heads=8):
+        super().__init__()
+        self.norm = group_norm(channels)
+        self.proj_in, self.proj_out = nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, channels, 1)
+        self.transformer_blocks = nn.ModuleList([UnetBlock(channels, context, heads)])
+
+    def forward(self, x, time, context):
+        tokens = self.proj_in(self.norm(x)).flatten(2).transpose(1, 2).contiguous()
+        for block in self.transformer_blocks:
+            tokens = block(tokens, context)
+        return x + self.proj_out(tokens.transpose(1, 2).reshape(x.shape))
+
+
+class UnetDown(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.op = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
+
+    def forward(self, x, time, context):
+        return self.op(x)
+
+
+class UnetUp(Upsample):
+    def forward(self, x, time, context):
+        return super().forward(x)
+
+
+class First(nn.Conv2d):
+    def forward(self, x, time, context):
+        return super().forward(x)
+
+
+class Unet(nn.Module):
+    """The UNet of Stable Diffusion 1.5; two texts, and so two evaluations, as one batch."""
+
+    def __init__(self, channels=320, levels=(1, 2, 4, 4), context=768):
+        super().__init__()
+        self.channels, time = channels, 4 * channels
+        self.time_embed = nn.Sequential(nn.Linear(channels, time), nn.SiLU(), nn.Linear(time, time))
+        now, kept, last = channels, [channels], len(levels) - 1
+        ways_in, ways_out = [nn.ModuleList([First(4, channels, 3, padding=1)])], []
+        for level, times in enumerate(levels):
+            for _ in range(2):
+                layers = [UnetResidual(now, times * channels, time)]
+                now = times * channels
+                if level < last:
+                    layers.append(UnetTransformer(now, context))
+                ways_in.append(nn.ModuleList(layers))
+                kept.append(now)
+            if level < last:
+                ways_in.append(nn.ModuleList([UnetDown(now)]))
+                kept.append(now)
+        middle = [UnetResidual(now, now, time), UnetTransformer(now, context), UnetResidual(now, now, time)]
+        for level, times in reversed(list(enumerate(levels))):
+            for index in range(3):
+                layers = [UnetResidual(now + kept.pop(), times * channels, time)]
+                now = times * channels
+                if level < last:
+                    layers.append(UnetTransformer(now, context))
+                if level > 0 and index == 2:
+                    layers.append(UnetUp(now))
+                ways_out.append(nn.ModuleList(layers))
+        self.input_blocks, self.output_blocks = nn.ModuleList(ways_in), nn.ModuleList(ways_out)
+        self.middle_block = nn.ModuleList(middle)
+        self.out = nn.Sequential(nn.GroupNorm(32, now), nn.SiLU(), nn.Conv2d(now, 4, 3, padding=1))
+
+    def forward(self, latent, context, time=500.0):
+        half = self.channels // 2
+        frequencies = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32) / half)
+        angles = torch.tensor([time], dtype=torch.float32)[:, None] * frequencies
+        time = self.time_embed(torch.cat((angles.cos(), angles.sin()), dim=-1))
+        x, kept = latent.expand(context.shape[0], -1, -1, -1), []
+        for block in self.input_blocks:
+            for layer in block:
+                x = layer(x, time, context)
+            kept.append(x)
+        for layer in self.middle_block:
+            x = layer(x, time, context)
+        for block in self.output_blocks:
+            x = torch.cat((x, kept.pop()), dim=1)
+            for layer in block:
+                x = layer(x, time, context)
+        return self.out(x)
+
+
+NETWORKS = {"flux": (Flux, ""), "decoder": (Decoder, "decoder."), "unet": (Unet, "")}
+
+
 class Peer:
     def load(self, question):
-        network, prefix = {"flux": (Flux, ""), "decoder": (Decoder, "decoder.")}[question["network"]]
+        network, prefix = NETWORKS[question["network"]]
         with torch.device("meta"):
             self.model = network().eval()
         self.model.load_state_dict(read_tensors(question["model"], prefix), strict=True, assign=True)
