@@ -32,5 +32,6 @@ pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         BenchCase::Served => served::run(machine, args),
         BenchCase::Server => server::run(machine, args),
         BenchCase::Step => step::run(machine, args),
+        BenchCase::Video => served::video::run(args),
     }
 }

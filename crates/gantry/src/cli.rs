@@ -512,6 +512,8 @@ pub(crate) enum BenchCase {
     Step,
     /// The server as a program: start, memory, prompts, nodes whose outputs are known
     Server,
+    /// Models of videos: offloaded beside resident, two experts where one fits, frames written as MP4
+    Video,
 }
 
 /// How large the model of `bench served` is.

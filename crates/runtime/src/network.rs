@@ -107,6 +107,14 @@ impl Network {
         }
     }
 
+    /// Frames of a video behind the first that one frame of its latents stands for; none where it makes pictures.
+    pub fn frames_per_value(&self) -> Option<usize> {
+        match self {
+            Network::Diffusion(model, _) => model.latent().frames_per_value,
+            _ => None,
+        }
+    }
+
     /// What placing and loading ask of it.
     pub fn module(&self) -> &dyn Module {
         match self {

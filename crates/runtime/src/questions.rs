@@ -165,16 +165,20 @@ fn size_of(network: &Network, question: &PlanQuestion) -> Result<PictureSize> {
             question.batch
         )));
     }
-    if question.frames != 1 {
-        return Err(Error::Told(format!(
-            "{} frames: {} makes pictures, which have one frame; leave the frames out",
-            question.frames,
-            network.kind()
-        )));
-    }
+    let frames = match (question.frames, network.frames_per_value()) {
+        (1, _) => 1,
+        (0, Some(_)) => return Err(Error::Told("a video has at least one frame".to_owned())),
+        (frames, Some(per_value)) => (frames - 1) / per_value.max(1) + 1,
+        (frames, None) => {
+            return Err(Error::Told(format!(
+                "{frames} frames: {} makes pictures, which have one frame; leave the frames out",
+                network.kind()
+            )));
+        }
+    };
     Ok(PictureSize {
         batch: question.batch,
-        frames: 1,
+        frames,
         height: height / pixels,
         width: width / pixels,
         evaluations: if question.cfg { 2 } else { 1 },

@@ -7,6 +7,7 @@ mod client;
 pub(super) mod files;
 mod latency;
 mod rows;
+pub(super) mod video;
 mod workflow;
 
 use std::path::Path;

@@ -5,6 +5,7 @@ mod benches;
 mod doctor;
 mod habits;
 mod pulling;
+mod videos;
 mod wrong_input;
 
 use std::path::Path;
