@@ -23,6 +23,8 @@ use crate::state::{Known, Mirror, Phase, State};
 const MOST_LOSSES: u32 = 3;
 /// How long the end of a job is tried to be kept while the server is away.
 const FINISH_PATIENCE: Duration = Duration::from_secs(600);
+/// How long the server may take to say that there is no job.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks for jobs of lost workers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two tries.
@@ -144,7 +146,11 @@ impl NatsStore {
         let failed = |why: String| Error::Request { what: "deliver a job", why };
         let batch = self.connection.consumer.fetch().max_messages(1).messages().await;
         let mut batch = batch.map_err(|error| failed(error.to_string()))?;
-        batch.next().await.transpose().map_err(|error| failed(error.to_string()))
+        // A server that ends before it answers never will: its successor does not know of this request. What it sent
+        // too late is delivered again, and nobody has claimed it.
+        let next = tokio::time::timeout(ANSWER_PATIENCE, batch.next()).await;
+        let next = next.map_err(|_| failed(format!("no answer in {ANSWER_PATIENCE:?}")))?;
+        next.transpose().map_err(|error| failed(error.to_string()))
     }
 
     /// Makes a delivered message a claim; none if its job is over, or was given up.

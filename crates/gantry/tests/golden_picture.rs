@@ -117,3 +117,18 @@ fn wrong_files_are_named_with_what_they_seem_to_be() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("no CLIP-L text encoder") && error.contains("--clip-l FILE"), "{error}");
 }
+
+#[test]
+fn a_model_that_paints_pixels_asks_for_no_autoencoder() {
+    let files = Files::write(&["t5xxl_tiny", "chroma_radiance_tiny"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_gantry"))
+        .args(["draw", PROMPT, "--size", "64x64", "--steps", "1", "--seed", "42", "--cpu", "--model"])
+        .arg(files.path("diffusion_models/chroma_radiance_tiny.safetensors"))
+        .arg("--t5")
+        .arg(files.path("text_encoders/t5xxl_tiny.safetensors"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let painted = pixels(&output.stdout);
+    assert!(painted.iter().any(|value| *value != painted[0]), "all pixels are equal");
+}

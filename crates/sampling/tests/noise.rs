@@ -4,12 +4,12 @@
 mod support;
 
 use sampling::noise::{BrownianTree, Independent, NoiseSource, prepare_noise};
-use support::{data, latent};
+use support::latent;
 use testkit::Golden;
 
 #[test]
 fn initial_noise_is_equal_to_the_bit() {
-    let golden = Golden::open(data("noise.safetensors")).unwrap();
+    let golden = Golden::bundled("noise.safetensors").unwrap();
     let mut seen = 0;
     for name in golden.names().filter(|n| n.starts_with("seed")) {
         let seed = name.strip_prefix("seed").unwrap().split('.').next().unwrap().parse().unwrap();
@@ -25,7 +25,7 @@ fn initial_noise_is_equal_to_the_bit() {
 
 #[test]
 fn a_samplers_own_noise_is_equal_to_the_bit() {
-    let golden = Golden::open(data("noise.safetensors")).unwrap();
+    let golden = Golden::bundled("noise.safetensors").unwrap();
     let mut source = Independent::new(42, &[1, 4, 4, 4]);
     for call in 0..3 {
         let want = latent(&golden, &format!("default_noise_sampler.seed42.call{call}"));
@@ -35,7 +35,7 @@ fn a_samplers_own_noise_is_equal_to_the_bit() {
 
 #[test]
 fn brownian_noise_is_torchsdes_to_the_bit() {
-    let golden = Golden::open(data("noise.safetensors")).unwrap();
+    let golden = Golden::bundled("noise.safetensors").unwrap();
     let (_, sigmas) = golden.tensor("brownian.sigmas").unwrap();
     let lowest = sigmas.iter().copied().filter(|s| *s > 0.0).fold(f32::INFINITY, f32::min);
     let mut tree = BrownianTree::new(42, &[1, 4, 4, 4], lowest, sigmas[0]);

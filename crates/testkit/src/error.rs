@@ -82,8 +82,8 @@ pub enum Error {
         /// What is wrong.
         source: SizeError,
     },
-    /// A tensor given neither by `scale` and `offset` nor by `raw`.
-    #[error("tensor '{tensor}' has neither 'scale' and 'offset' nor 'raw'")]
+    /// A tensor given neither by `scale` nor by `raw`.
+    #[error("tensor '{tensor}' has neither 'scale' nor 'raw'")]
     NoValues {
         /// The tensor.
         tensor: String,

@@ -245,11 +245,11 @@ impl ManifestTensor {
                 }
                 Source::Embedded(bytes)
             }
-            (None, Some(scale), Some(offset)) => {
-                let rule = Procedural::new(&name, scale as f32, offset as f32);
+            (None, Some(scale), offset) => {
+                let rule = Procedural::new(&name, scale as f32, offset.unwrap_or(0.0) as f32);
                 Source::Procedural { rule, encoder: encoder(encoding)? }
             }
-            (None, ..) => return Err(Error::NoValues { tensor: name }),
+            (None, None, _) => return Err(Error::NoValues { tensor: name }),
         };
         Ok(ManifestTensor { name, encoding, shape, source })
     }

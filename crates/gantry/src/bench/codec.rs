@@ -96,6 +96,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         device_decodes: Vec::new(),
         ratios: Vec::new(),
     };
+    // A file that cannot be read is told before anything is measured.
+    let file = args.file.as_deref().map(Checkpoint::open).transpose()?;
     let values = random_trained(1, MATRIX, SPREAD);
     for format in Format::ALL {
         let dtype = format.dtype();
@@ -111,7 +113,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     }
     drop(values);
     if wanted("ratio") {
-        report.ratios = ratios(args.file.as_deref())?;
+        report.ratios = ratios(args.file.as_deref().zip(file.as_ref()))?;
     }
     if args.output.json {
         print_json(&report)?;
@@ -182,7 +184,7 @@ fn device_speed(device: &Device, dtype: DType, values: &[u8]) -> Result<DeviceSp
 }
 
 /// Random weights, the demo's files, and the file that was named.
-fn ratios(file: Option<&Path>) -> Result<Vec<Ratio>> {
+fn ratios(file: Option<(&Path, &Checkpoint)>) -> Result<Vec<Ratio>> {
     let mut ratios = Vec::new();
     for spread in SPREADS {
         let values = [random_trained(2, MATRIX, spread)];
@@ -193,9 +195,9 @@ fn ratios(file: Option<&Path>) -> Result<Vec<Ratio>> {
         let checkpoint = Checkpoint::from_static(name, bytes)?;
         ratios.extend(ratios_of(name, &checkpoint)?);
     }
-    if let Some(path) = file {
+    if let Some((path, checkpoint)) = file {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        ratios.extend(ratios_of(&name, &Checkpoint::open(path)?)?);
+        ratios.extend(ratios_of(&name, checkpoint)?);
     }
     Ok(ratios)
 }

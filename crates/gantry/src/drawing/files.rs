@@ -9,6 +9,7 @@ use models::conditioning::CondInput;
 use models::detect::{Detected, Reader, Role, detect};
 use models::diffusion::{self, DiffusionFamily};
 use models::downloads;
+use models::vae::pixels;
 use models::workflow::WorkflowFile;
 use runtime::Folders;
 
@@ -119,6 +120,11 @@ impl ModelFiles {
             autoencoder = elsewhere(&model, file, file_of(file))?.or(autoencoder);
         }
         let autoencoder = autoencoder.or_else(|| encoders.as_ref().map(|_| own));
+        let paints_pixels = !family.workflow.files.iter().any(|file| file.folder == AUTOENCODER_FOLDER);
+        let autoencoder = match autoencoder {
+            _ if paints_pixels => Some(pixels::NAME.to_owned()),
+            autoencoder => autoencoder.map(|file| offer(&mut offers, AUTOENCODER_FOLDER, file)),
+        };
         let key = if encoders.is_none() { "checkpoints" } else { "diffusion_models" };
         let encoder = |offers: &mut Vec<Offer>, files: Vec<&Path>| {
             files.into_iter().map(|file| offer(offers, TEXT_FOLDER, file)).collect()
@@ -127,7 +133,7 @@ impl ModelFiles {
             family,
             model: offer(&mut offers, key, own),
             encoders: encoders.map(|files| encoder(&mut offers, files)),
-            autoencoder: autoencoder.map(|file| offer(&mut offers, AUTOENCODER_FOLDER, file)),
+            autoencoder,
             loras: args.lora.iter().map(|text| lora(&mut offers, text)).collect::<Result<_>>()?,
             takes_guidance: takes.contains(&CondInput::Guidance),
             offers,
