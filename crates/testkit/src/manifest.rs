@@ -400,7 +400,7 @@ mod tests {
             |rest: &str| manifest("a.safetensors", &format!(r#"{{"name": "t", {rest}}}"#)).unwrap_err();
         for (rest, expected) in [
             (r#""shape": [2], "dtype": "F12", "scale": 1, "offset": 0"#, "unknown type 'F12'"),
-            (r#""shape": [2], "dtype": "F32", "scale": 1"#, "neither"),
+            (r#""shape": [2], "dtype": "F32", "offset": 1"#, "neither"),
             (r#""shape": [2], "dtype": "I64", "scale": 1, "offset": 0"#, "cannot be converted to i64"),
             (r#""shape": [2], "dtype": "U8", "raw": "A*A="}"#, "JSON"),
             (r#""shape": [2], "dtype": "U8", "raw": "A*A=""#, "not base64 at character 1"),
