@@ -26,7 +26,7 @@ use super::patches::{Grid, tokens_as_values, values_as_tokens};
 use super::positions::{Along, Positions};
 use super::streams::{NORM_EPS, StreamBlock};
 use super::tokens::Tokens;
-use super::{Alteration, BlockGroup, Diffusion, DiffusionRun};
+use super::{Alteration, BlockGroup, Diffusion, DiffusionRun, Placed};
 use crate::claims::Claims;
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Guidance, Scene};
 use crate::detect::Part;
@@ -169,17 +169,20 @@ impl Transformer for Flux2 {
 
     /// Pictures count their index, rows and columns; the text counts its tokens on an axis of its own.
     fn positions(&self, latent: &Shape, given: &Given) -> Positions {
+        self.positions_placed(latent, given, &Placed::COUNTED)
+    }
+
+    fn positions_placed(&self, latent: &Shape, given: &Given, placed: &Placed) -> Positions {
         let grid = Grid::of_values(latent);
         let mut positions = Positions::new(&self.config.axes, config::THETA);
         let at = Along::At(0.0);
         positions.push_text(given.text.dim(1), &[at, at, at, Along::Rows(0.0)]);
-        let mut push = |grid: &Grid, [index, row, column]: [f64; 3]| {
+        let [index, rows, columns] = Along::picture(0.0, placed);
+        positions.push([1, grid.rows, grid.columns], &[index, rows, columns, at]);
+        for (shape, [index, row, column]) in given.references.placed(&grid) {
+            let Grid { rows, columns, .. } = Grid::of_values(shape);
             let along = [Along::At(index), Along::Rows(row), Along::Columns(column), at];
-            positions.push([1, grid.rows, grid.columns], &along);
-        };
-        push(&grid, [0.0; 3]);
-        for (shape, place) in given.references.placed(&grid) {
-            push(&Grid::of_values(shape), place);
+            positions.push([1, rows, columns], &along);
         }
         positions
     }
@@ -294,7 +297,7 @@ impl Diffusion for Flux2 {
     }
 
     fn knows(&self, alteration: &Alteration) -> bool {
-        matches!(alteration, Alteration::SkipBlock { .. })
+        matches!(alteration, Alteration::SkipBlock { .. } | Alteration::Placed(_))
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {
