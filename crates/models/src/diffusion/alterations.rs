@@ -29,6 +29,8 @@ pub enum Alteration {
     PatchesAtOnce(usize),
     /// Tokens stand elsewhere than they were counted.
     Placed(Placed),
+    /// Pictures to look at are read as at the end of time, and their keys and values are those of the first step.
+    KeepReferences,
 }
 
 /// Where tokens stand: their numbers along frames, rows and columns are scaled, then shifted.
@@ -153,6 +155,7 @@ impl fmt::Display for Alteration {
             Alteration::Shrink(_) => "blocks at a smaller size",
             Alteration::PatchesAtOnce(_) => "how many patches are painted at once",
             Alteration::Placed(_) => "other positions",
+            Alteration::KeepReferences => "kept keys and values of reference latents",
         })
     }
 }

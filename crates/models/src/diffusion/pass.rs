@@ -142,6 +142,8 @@ pub(super) struct Shapes {
     /// Tokens of the latent.
     images: usize,
     altered: Vec<Alteration>,
+    /// Whether something of a step before is read.
+    is_kept: bool,
 }
 
 impl Shapes {
@@ -158,6 +160,7 @@ impl Shapes {
             slots: Vec::new(),
             images,
             altered: Vec::new(),
+            is_kept: false,
         }
     }
 
@@ -183,6 +186,11 @@ impl Shapes {
     /// The same with so many times for tokens of the latent.
     pub(super) fn with_times(self, times: usize) -> Shapes {
         Shapes { times, ..self }
+    }
+
+    /// The same where something of a step before may be read.
+    pub(super) fn with_kept(self, is_kept: bool) -> Shapes {
+        Shapes { is_kept, ..self }
     }
 
     /// The same with modulations from so many rows.
