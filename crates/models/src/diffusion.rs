@@ -21,6 +21,7 @@ pub mod hidream;
 pub mod hunyuan_video;
 pub mod hunyuan_video_15;
 pub mod kandinsky5;
+mod kept_heads;
 mod known;
 pub mod krea2;
 pub mod latents;

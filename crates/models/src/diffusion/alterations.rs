@@ -29,6 +29,9 @@ pub enum Alteration {
     PatchesAtOnce(usize),
     /// Tokens stand elsewhere than they were counted.
     Placed(Placed),
+    /// Pictures to look at are read as at the end of time, and their keys and values are those of the first step. So are
+    /// those of all else that does not change within a run.
+    KeepReferences,
 }
 
 /// Where tokens stand: their numbers along frames, rows and columns are scaled, then shifted.
@@ -153,6 +156,7 @@ impl fmt::Display for Alteration {
             Alteration::Shrink(_) => "blocks at a smaller size",
             Alteration::PatchesAtOnce(_) => "how many patches are painted at once",
             Alteration::Placed(_) => "other positions",
+            Alteration::KeepReferences => "kept keys and values",
         })
     }
 }

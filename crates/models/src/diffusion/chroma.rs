@@ -18,6 +18,7 @@ use sampling::{LatentSpec, ModelSampling};
 use tensor::Tensor;
 
 use super::batches::together;
+use super::kept_heads::LastTokens;
 use super::modulation::Everywhere;
 use super::pass::{self, Member, Members, Shapes, Transformer, for_items, text_of, wrong};
 use super::patches::{Grid, PatchOrder, patchify};
@@ -186,7 +187,7 @@ impl Transformer for Chroma {
         let changes = state.changes.on(lease)?;
         let rotation = state.positions.on(lease.lane())?;
         let (sizes, attending) = (self.config.sizes(), &state.positions.attending);
-        let stream = |name| StreamBlock { sizes, lease, name, rotation, attending };
+        let stream = |name| StreamBlock { sizes, lease, name, rotation, attending, last: LastTokens::Usual };
         let tokens = match group {
             BlockGroup::Double => {
                 let change = |side: usize| self.config.double_change(&changes, (index, side), items);

@@ -4,6 +4,7 @@
 mod config;
 mod downloads;
 mod family;
+mod kept;
 mod keys;
 mod references;
 pub(crate) mod text;
@@ -20,17 +21,19 @@ use sampling::{LatentSpec, ModelSampling};
 use tensor::{Activation, Tensor};
 
 use super::batches::together;
+use super::kept_heads::{KeptHeads, LastTokens};
 use super::modulation::{Everywhere, Modulation, by_item, embed, time_embedding};
 use super::pass::{self, Member, Members, Shapes, Transformer, for_items, text_of, wrong};
 use super::patches::{Grid, tokens_as_values, values_as_tokens};
 use super::positions::{Along, Positions};
 use super::streams::{NORM_EPS, StreamBlock};
 use super::tokens::Tokens;
-use super::{Alteration, BlockGroup, Diffusion, DiffusionRun};
+use super::{Alteration, BlockGroup, Diffusion, DiffusionRun, Placed};
 use crate::claims::Claims;
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Guidance, Scene};
 use crate::detect::Part;
 use crate::{Module, Probe, Result};
+use kept::ReferenceUse;
 use references::References;
 
 pub use config::Config;
@@ -58,6 +61,8 @@ pub(in crate::diffusion) struct Given {
     /// The guidance in the model's width, of a model that takes one.
     guidance: Option<Tensor>,
     references: References,
+    /// Keys and values of the pictures to look at, if they are kept.
+    kept: Arc<KeptHeads>,
 }
 
 /// The activations between blocks, of evaluations that run as one batch.
@@ -65,8 +70,10 @@ pub(in crate::diffusion) struct State {
     tokens: Tokens,
     /// Time and guidance after SiLU, one row for each evaluation.
     vector: Tensor,
-    /// How all blocks are moved: the image's side of double blocks, the text's side, single blocks.
+    /// How all blocks are moved: the image's side of double blocks, the text's side, single blocks. Behind the rows of the
+    /// evaluations there are as many for pictures to look at, if those are read as at the end of time.
     changes: [Everywhere; 3],
+    references: ReferenceUse,
     positions: Arc<Positions>,
 }
 
@@ -92,16 +99,26 @@ impl Flux2 {
         pass::probed(self, session, (cond, latent, time), probe)
     }
 
+    /// A time and a guidance as a vector of the model's width.
+    fn vector(&self, lease: &Lease<'_>, time: f32, given: &Given, probe: &mut Probe<'_>) -> Result<Tensor> {
+        let waves = time_embedding(lease.lane(), 1000.0 * time)?;
+        let vector = embed(lease, ("time_in", LAYERS), &waves, probe)?;
+        Ok(match &given.guidance {
+            Some(guidance) => vector.add(&lease.bring(guidance)?)?,
+            None => vector,
+        })
+    }
+
     /// The tokens of a latent and of the pictures to look at, in the model's width.
     fn image(
         &self,
         lease: &Lease<'_>,
         latent: &Tensor,
-        given: &Given,
+        references: &[Tensor],
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         let mut all = vec![values_as_tokens(&lease.bring(latent)?)?];
-        for tokens in given.references.tokens() {
+        for tokens in references {
             let shape = [latent.dim(0), tokens.dim(1), tokens.dim(2)];
             all.push(lease.bring(tokens)?.broadcast(shape)?);
         }
@@ -150,7 +167,8 @@ impl Transformer for Flux2 {
                 Some(embed(lease, ("guidance_in", LAYERS), &waves, probe)?)
             }
         };
-        Ok(Given { text, guidance, references: References::new(&self.config, lease, cond, scene)? })
+        let references = References::new(&self.config, lease, cond, scene)?;
+        Ok(Given { text, guidance, references, kept: Arc::default() })
     }
 
     fn check_latent(&self, latent: &Tensor) -> Result<()> {
@@ -162,24 +180,30 @@ impl Transformer for Flux2 {
     }
 
     fn shapes(&self, latent: &Shape, given: &Given) -> Shapes {
-        let References { shapes, places, .. } = &given.references;
+        let References { shapes, places, are_still, .. } = &given.references;
         Shapes::new(latent, Grid::of_values(latent).patches(), given.text.dim(1))
             .with_references(shapes.iter().copied(), *places)
+            .with_times(if *are_still == Some(true) { 2 } else { 1 })
+            .with_vectors(if shapes.is_empty() { 1 } else { 2 })
+            .with_kept(given.kept.are_whole(latent.dims()[0]))
     }
 
     /// Pictures count their index, rows and columns; the text counts its tokens on an axis of its own.
     fn positions(&self, latent: &Shape, given: &Given) -> Positions {
+        self.positions_placed(latent, given, &Placed::COUNTED)
+    }
+
+    fn positions_placed(&self, latent: &Shape, given: &Given, placed: &Placed) -> Positions {
         let grid = Grid::of_values(latent);
         let mut positions = Positions::new(&self.config.axes, config::THETA);
         let at = Along::At(0.0);
         positions.push_text(given.text.dim(1), &[at, at, at, Along::Rows(0.0)]);
-        let mut push = |grid: &Grid, [index, row, column]: [f64; 3]| {
+        let [index, rows, columns] = Along::picture(0.0, placed);
+        positions.push([1, grid.rows, grid.columns], &[index, rows, columns, at]);
+        for (shape, [index, row, column]) in given.references.placed(&grid) {
+            let Grid { rows, columns, .. } = Grid::of_values(shape);
             let along = [Along::At(index), Along::Rows(row), Along::Columns(column), at];
-            positions.push([1, grid.rows, grid.columns], &along);
-        };
-        push(&grid, [0.0; 3]);
-        for (shape, place) in given.references.placed(&grid) {
-            push(&Grid::of_values(shape), place);
+            positions.push([1, rows, columns], &along);
         }
         positions
     }
@@ -191,16 +215,19 @@ impl Transformer for Flux2 {
         positions: Arc<Positions>,
         probe: &mut Probe<'_>,
     ) -> Result<State> {
+        let references = ReferenceUse::of(batch);
         let (mut images, mut texts, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
         for Member { latent, time, given, .. } in batch.members() {
-            images.push(self.image(lease, latent, given, probe)?);
+            let shown = if references.are_read() { &[] } else { given.references.tokens() };
+            images.push(self.image(lease, latent, shown, probe)?);
             texts.push(for_items(&lease.bring(&given.text)?, latent.dim(0))?);
-            let waves = time_embedding(lease.lane(), 1000.0 * time)?;
-            let vector = embed(lease, ("time_in", LAYERS), &waves, probe)?;
-            vectors.push(match &given.guidance {
-                Some(guidance) => vector.add(&lease.bring(guidance)?)?,
-                None => vector,
-            });
+            vectors.push(self.vector(lease, *time, given, probe)?);
+        }
+        let evaluations = vectors.len();
+        if references.are_still {
+            for Member { given, .. } in batch.members() {
+                vectors.push(self.vector(lease, 0.0, given, &mut Probe::none())?);
+            }
         }
         let all = |parts: &[Tensor]| together(&parts.iter().collect::<Vec<_>>(), 0);
         positions.show(lease.lane(), probe)?;
@@ -214,7 +241,8 @@ impl Transformer for Flux2 {
             change("single_stream_modulation")?,
         ];
         let tokens = Tokens::Apart { image: all(&images)?, text: all(&texts)? };
-        Ok(State { tokens, vector, changes, positions })
+        let vector = vector.slice(0, 0, evaluations)?;
+        Ok(State { tokens, vector, changes, references, positions })
     }
 
     fn block(
@@ -225,24 +253,31 @@ impl Transformer for Flux2 {
         probe: &mut Probe<'_>,
     ) -> Result<State> {
         let tokens = state.tokens.bring(lease)?;
-        let items = tokens.image()?.dim(0);
+        let [image, text] = tokens.sides()?;
+        let (items, images, texts) = (image.dim(0), image.dim(1), text.dim(1));
+        drop((image, text));
         let rotation = state.positions.on(lease.lane())?;
         let (sizes, attending) = (self.config.sizes(), &state.positions.attending);
-        let stream = |name| StreamBlock { sizes, lease, name, rotation, attending };
-        let mut change = |kind: usize| by_item(&state.changes[kind].on(lease)?, items);
-        let tokens = match self.config.kind_of(block) {
+        let (references, rows) = (&state.references, state.vector.dim(0));
+        let last = references.in_block(lease, block)?;
+        let stream = |name, last| StreamBlock { sizes, lease, name, rotation, attending, last };
+        let mut changes = |kind: usize, part: usize, parts: usize, tokens: usize| -> Result<Modulation> {
+            references.modulation(&state.changes[kind].on(lease)?, (rows, items), (part, parts), tokens)
+        };
+        let (tokens, last) = match self.config.kind_of(block) {
             (BlockGroup::Double, index) => {
-                let halves = |change: &Tensor| -> Result<[Modulation; 2]> {
-                    Ok([Modulation::part(change, 0, 6)?, Modulation::part(change, 3, 6)?])
-                };
-                let sides = [halves(&change(0)?)?, halves(&change(1)?)?];
-                stream(format!("double_blocks.{index}")).double(tokens, [&sides[0], &sides[1]], probe)?
+                let image = [changes(0, 0, 6, images)?, changes(0, 3, 6, images)?];
+                let text = [changes(1, 0, 6, 0)?, changes(1, 3, 6, 0)?];
+                let stream = stream(format!("double_blocks.{index}"), last);
+                (stream.double(tokens, [&image, &text], probe)?, stream.last)
             }
             (BlockGroup::Single, index) => {
-                let change = Modulation::part(&change(2)?, 0, 3)?;
-                stream(format!("single_blocks.{index}")).single(tokens, &change, probe)?
+                let change = changes(2, 0, 3, texts + images)?;
+                let stream = stream(format!("single_blocks.{index}"), last);
+                (stream.single(tokens, &change, probe)?, stream.last)
             }
         };
+        references.keep(block, last)?;
         Ok(State { tokens, ..state })
     }
 
@@ -253,6 +288,7 @@ impl Transformer for Flux2 {
         latent: &Shape,
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
+        state.references.finish();
         let grid = Grid::of_values(latent);
         let image = lease.bring(&state.tokens.image()?.slice(1, 0, grid.patches())?)?;
         let change = lease.linear("final_layer.adaLN_modulation.1", &lease.bring(&state.vector)?)?;
@@ -294,7 +330,10 @@ impl Diffusion for Flux2 {
     }
 
     fn knows(&self, alteration: &Alteration) -> bool {
-        matches!(alteration, Alteration::SkipBlock { .. })
+        matches!(
+            alteration,
+            Alteration::SkipBlock { .. } | Alteration::Placed(_) | Alteration::KeepReferences
+        )
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {

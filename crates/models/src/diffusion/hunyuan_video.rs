@@ -22,6 +22,7 @@ use sampling::{Latent, LatentSpec, ModelSampling};
 use tensor::{Activation, Tensor};
 
 use super::batches::together;
+use super::kept_heads::LastTokens;
 use super::latents::{VIDEO_KL_16, VIDEO_KL_32};
 use super::modulation::{Everywhere, Modulation, by_item, embed, time_embedding};
 use super::pass::{self, Member, Members, Shapes, Transformer, for_items, wrong};
@@ -331,8 +332,14 @@ impl Transformer for HunyuanVideo {
             BlockGroup::Single => format!("single_blocks.{index}"),
         };
         let positions = Arc::clone(&state.positions);
-        let stream =
-            StreamBlock { sizes, lease, name: name.clone(), rotation, attending: &positions.attending };
+        let stream = StreamBlock {
+            sizes,
+            lease,
+            name: name.clone(),
+            rotation,
+            attending: &positions.attending,
+            last: LastTokens::Usual,
+        };
         let tokens = match group {
             BlockGroup::Double => {
                 let (layer, given) = (format!("{name}.img_mod.lin"), (&mut state, items, Some(0)));

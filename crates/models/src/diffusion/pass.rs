@@ -14,7 +14,7 @@ use super::model_patches::{PatchPass, PatchPoint, PatchRun, Seen};
 use super::positions::Positions;
 use super::references::ReferencePlaces;
 use super::residuals::add_to_tokens;
-use super::{Alteration, BlockGroup, ControlResiduals, Diffusion, DiffusionRun, Evaluation};
+use super::{Alteration, BlockGroup, ControlResiduals, Diffusion, DiffusionRun, Evaluation, Placed};
 use crate::conditioning::{Cond, Conditioned, Scene};
 use crate::{Error, Probe, Result};
 
@@ -42,6 +42,12 @@ pub(super) trait Transformer: Diffusion + Sized {
 
     /// Where the tokens of an evaluation stand.
     fn positions(&self, latent: &Shape, given: &Self::Given) -> Positions;
+
+    /// The same where an alteration moves the tokens of the latent, in a model that knows of it.
+    fn positions_placed(&self, latent: &Shape, given: &Self::Given, placed: &Placed) -> Positions {
+        let _ = placed;
+        self.positions(latent, given)
+    }
 
     /// From inputs to tokens: the first block of the manifest.
     fn enter(
@@ -136,6 +142,8 @@ pub(super) struct Shapes {
     /// Tokens of the latent.
     images: usize,
     altered: Vec<Alteration>,
+    /// Whether something of a step before is read.
+    is_kept: bool,
 }
 
 impl Shapes {
@@ -152,6 +160,7 @@ impl Shapes {
             slots: Vec::new(),
             images,
             altered: Vec::new(),
+            is_kept: false,
         }
     }
 
@@ -177,6 +186,11 @@ impl Shapes {
     /// The same with so many times for tokens of the latent.
     pub(super) fn with_times(self, times: usize) -> Shapes {
         Shapes { times, ..self }
+    }
+
+    /// The same where something of a step before may be read.
+    pub(super) fn with_kept(self, is_kept: bool) -> Shapes {
+        Shapes { is_kept, ..self }
     }
 
     /// The same with modulations from so many rows.
@@ -345,7 +359,12 @@ fn enter_all<T: Transformer>(
 ) -> Result<Vec<T::State>> {
     let enter = |batch: &Members<'_, T>| {
         let Member { latent, given, .. } = batch.first();
-        let make = || Ok(Arc::new(model.positions(latent.shape(), given)));
+        let make = || {
+            Ok(Arc::new(match Placed::of(&batch.shapes().altered) {
+                Some(placed) => model.positions_placed(latent.shape(), given, &placed),
+                None => model.positions(latent.shape(), given),
+            }))
+        };
         model.enter(&lease, batch, positions.of(batch.shapes(), make)?, probe)
     };
     batches.iter().map(enter).collect()

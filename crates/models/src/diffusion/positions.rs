@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use meta::DeviceId;
 use tensor::{Lane, Tensor};
 
+use super::alterations::Placed;
 use super::attending::Attending;
 use crate::{Probe, Result};
 
@@ -53,6 +54,19 @@ pub(super) enum Along {
         /// From each number to the next.
         step: f64,
     },
+}
+
+impl Along {
+    /// The axes of a picture at an index: the index, then rows and columns, moved as an alteration says. An index is shifted
+    /// and not scaled: there is one of it.
+    pub(super) fn picture(index: f64, placed: &Placed) -> [Along; 3] {
+        let spread = |side| Along::Spread {
+            side,
+            start: placed.at(side, 0),
+            step: placed.at(side, 1) - placed.at(side, 0),
+        };
+        [Along::At(index + placed.at(0, 0)), spread(1), spread(2)]
+    }
 }
 
 /// Cosines and sines on a device, `[1, tokens, head size / 2]`.
@@ -169,4 +183,38 @@ impl Waves {
 /// `theta^(-2 i / size)` for each pair of values of an axis.
 pub(super) fn frequencies(size: usize, theta: f64) -> Vec<f64> {
     (0..size / 2).map(|i| 1.0 / theta.powf((2 * i) as f64 / size as f64)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::alterations::Amount;
+    use super::*;
+
+    #[test]
+    fn pictures_stand_where_an_alteration_puts_them() {
+        let placed = Placed { scale: [9.0, 0.5, 2.0].map(Amount), shift: [3.0, -1.0, 4.0].map(Amount) };
+        let mut positions = Positions::new(&[4, 6, 6], 2000.0);
+        positions.push([1, 3, 2], &Along::picture(10.0, &placed));
+        let numbers: [&[f64]; 3] = [&[13.0], &[-1.0, -0.5, 0.0], &[4.0, 6.0]];
+        for (axis, (numbers, size)) in positions.grids[0].axes.iter().zip(numbers.into_iter().zip([4, 6, 6]))
+        {
+            assert_eq!(axis.waves.len(), numbers.len());
+            for (waves, number) in axis.waves.iter().zip(numbers) {
+                let angles =
+                    (0..size / 2).map(|i| number * 2000f64.powf(-2.0 * f64::from(i) / f64::from(size)));
+                for ((angle, cos), sin) in angles.zip(&waves.cos).zip(&waves.sin) {
+                    assert!(
+                        (angle.cos() as f32 - cos).abs() < 1e-6 && (angle.sin() as f32 - sin).abs() < 1e-6
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn as_counted_means_as_without_an_alteration() {
+        let counted = Along::picture(1.0, &Placed::COUNTED);
+        let spread = |side| Along::Spread { side, start: 0.0, step: 1.0 };
+        assert_eq!(counted, [Along::At(1.0), spread(1), spread(2)]);
+    }
 }

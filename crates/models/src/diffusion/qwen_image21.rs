@@ -8,6 +8,7 @@ mod downloads;
 mod family;
 mod keys;
 mod latent;
+mod prefix;
 mod sequence;
 pub(crate) mod text;
 mod weights;
@@ -23,6 +24,7 @@ use sampling::{Latent, LatentShape, LatentSpec, ModelSampling};
 use tensor::{Activation, Tensor};
 
 use super::batches::together;
+use super::kept_heads::KeptHeads;
 use super::modulation::{Everywhere, Modulation, by_item, one_more, time_embedding};
 use super::pass::{self, Member, Members, Shapes, Transformer, for_items, text_of, wrong};
 use super::patches::{Grid, tokens_as_values, values_as_tokens};
@@ -33,6 +35,7 @@ use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Scene}
 use crate::detect::Part;
 use crate::{Error, Module, Probe, Result};
 use blocks::{Block, NORM_EPS};
+use prefix::Prefix;
 use sequence::{Piece, Segment};
 
 pub use config::Config;
@@ -56,14 +59,18 @@ pub(in crate::diffusion) struct Given {
     /// The shapes of pictures to look at, `[batch or 1, channels, height, width]`, and the words before which they stand.
     references: Vec<Shape>,
     slots: Vec<usize>,
+    /// Keys and values of what stands before the image, if they are kept.
+    kept: Arc<KeptHeads>,
 }
 
 /// The activations between blocks, of evaluations that run as one batch.
 pub(in crate::diffusion) struct State {
     /// `[items, tokens, hidden]`: what stands before the image, then the image.
     tokens: Tensor,
-    /// How many stand before the image.
+    /// How many stand before the image, and how many of them are computed.
+    prefix_tokens: usize,
     before: usize,
+    prefix: Prefix,
     segments: Vec<Segment>,
     /// The embedded times after SiLU, one row for each evaluation.
     times: Tensor,
@@ -189,7 +196,7 @@ impl Transformer for QwenImage21 {
             parts.push(for_items(&part, items)?);
         }
         let before = together(&parts.iter().collect::<Vec<_>>(), 1)?;
-        Ok(Given { before, words: text.dim(1), references, slots })
+        Ok(Given { before, words: text.dim(1), references, slots, kept: Arc::default() })
     }
 
     fn check_latent(&self, latent: &Tensor) -> Result<()> {
@@ -205,6 +212,7 @@ impl Transformer for QwenImage21 {
             .with_references(given.references.iter().copied(), ReferencePlaces::Index)
             .with_slots(given.slots.clone())
             .with_vectors(2)
+            .with_kept(given.kept.are_whole(latent.dims()[0]))
     }
 
     /// Words count on; a picture stands at one place of the sequence and counts rows and columns from its middle.
@@ -238,12 +246,17 @@ impl Transformer for QwenImage21 {
         positions: Arc<Positions>,
         probe: &mut Probe<'_>,
     ) -> Result<State> {
+        let prefix = Prefix::of(batch);
         let (mut tokens, mut times) = (Vec::new(), Vec::new());
         for Member { latent, time, given, .. } in batch.members() {
             let image = lease.linear("img_in", &values_as_tokens(&lease.bring(latent)?)?)?;
             probe.show(format_args!("img_in"), &image);
-            let before = for_items(&lease.bring(&given.before)?, latent.dim(0))?;
-            tokens.push(Tensor::concat(&[&before, &image], 1)?);
+            tokens.push(if prefix.is_read() {
+                image
+            } else {
+                let before = for_items(&lease.bring(&given.before)?, latent.dim(0))?;
+                Tensor::concat(&[&before, &image], 1)?
+            });
             times.push(self.time(lease, *time)?);
         }
         let evaluations = times.len();
@@ -257,11 +270,15 @@ impl Transformer for QwenImage21 {
             Piece::Words(words) => (true, words.len()),
             Piece::Picture(index) => (false, Grid::of_values(&given.references[index]).patches()),
         };
-        let pieces: Vec<(bool, usize)> = given.pieces().into_iter().map(length).collect();
+        let pieces = if prefix.is_read() { Vec::new() } else { given.pieces() };
+        let pieces: Vec<(bool, usize)> = pieces.into_iter().map(length).collect();
+        let prefix_tokens = given.before.dim(1);
         let images = Grid::of_values(latent.shape()).patches();
         Ok(State {
             tokens: all(&tokens)?,
-            before: given.before.dim(1),
+            prefix_tokens,
+            before: if prefix.is_read() { 0 } else { prefix_tokens },
+            prefix,
             segments: sequence::segments(lease, &pieces, images)?,
             change: self.change(lease, &times, probe)?,
             times: times.slice(0, 0, evaluations)?,
@@ -278,9 +295,11 @@ impl Transformer for QwenImage21 {
     ) -> Result<State> {
         let name = format!("transformer_blocks.{}", block - 1);
         let halves = state.halves(lease)?;
-        let rotation = state.positions.on(lease.lane())?;
-        let own = Block { config: &self.config, lease, name: &name };
         let tokens = lease.bring(&state.tokens)?;
+        let first = state.prefix_tokens - state.before;
+        let rotation = state.positions.on(lease.lane())?.slice(first, tokens.dim(1))?;
+        let prefix = state.prefix.in_block(lease, block, state.before)?;
+        let own = Block { config: &self.config, lease, name: &name, prefix };
         let tokens = own.over(&tokens, &halves, (&rotation, &mut state.segments), probe)?;
         Ok(State { tokens, ..state })
     }
@@ -292,6 +311,7 @@ impl Transformer for QwenImage21 {
         latent: &Shape,
         _probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
+        state.prefix.finish();
         let grid = Grid::of_values(latent);
         let image = lease.bring(&state.tokens.slice(1, state.before, grid.patches())?)?;
         let scale = lease.linear("norm_out.linear", &lease.bring(&state.times)?)?;
@@ -323,7 +343,7 @@ impl Diffusion for QwenImage21 {
     }
 
     fn knows(&self, alteration: &Alteration) -> bool {
-        matches!(alteration, Alteration::SkipBlock { .. })
+        matches!(alteration, Alteration::SkipBlock { .. } | Alteration::KeepReferences)
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {

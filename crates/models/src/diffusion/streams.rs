@@ -9,6 +9,7 @@ use tensor::{Activation, RopeLayout, Tensor};
 
 use super::attending::Attending;
 use super::heads::{HeadSizes, Heads};
+use super::kept_heads::LastTokens;
 use super::modulation::Modulation;
 use super::pieces;
 use super::positions::Rotation;
@@ -39,6 +40,8 @@ pub(super) struct StreamBlock<'a> {
     pub(super) rotation: Rotation,
     /// Which of them are looked at more or less.
     pub(super) attending: &'a Attending,
+    /// What happens to keys and values of the last tokens.
+    pub(super) last: LastTokens,
 }
 
 impl StreamSizes {
@@ -67,11 +70,12 @@ impl StreamBlock<'_> {
         let side = |name: &str| Side { block: self, name: format!("{}.{name}", self.name) };
         let (image_side, text_side) = (side("img"), side("txt"));
         let attended = {
-            let heads = Heads::empty(self.sizes.heads, &text, texts + images)?;
+            let heads = self.last.room(self.sizes.heads, &text, texts + images)?;
             let place = (heads.slice(texts, images)?, self.rotation.slice(texts, images)?);
             image_side.heads(&image, &image_change[0], &place, probe)?;
             let place = (heads.slice(0, texts)?, self.rotation.slice(0, texts)?);
             text_side.heads(&text, &text_change[0], &place, probe)?;
+            self.last.see(&heads)?;
             heads.attend_with(self.attending)?
         };
         let image = image_side.rest((&image, &attended.slice(1, texts, images)?), image_change, probe)?;
@@ -117,9 +121,9 @@ impl StreamBlock<'_> {
         probe.show(format_args!("{block}.mlp_act"), &inner);
         {
             let qkv = Split { block: self, norm: format!("{block}.norm"), qkv };
-            let (q, k) = (qkv.empty()?, qkv.empty()?);
-            qkv.turn_into(&self.rotation, [&q, &k], probe)?;
-            Heads { q, k, v: qkv.part(2)? }.attend_into(self.attending, &attended)?;
+            let heads = qkv.heads(probe)?;
+            self.last.see(&heads)?;
+            heads.attend_into(self.attending, &attended)?;
         }
         let out = lease.linear(&format!("{block}.linear2"), &both)?;
         probe.show(format_args!("{block}.linear2"), &out);
@@ -218,6 +222,22 @@ impl Split<'_> {
     /// Room for one part.
     fn empty(&self) -> Result<Tensor> {
         Ok(self.qkv.lane().empty_as(self.qkv.dtype(), self.shape())?)
+    }
+
+    /// All heads of a single block.
+    fn heads(&self, probe: &mut Probe<'_>) -> Result<Heads> {
+        let StreamBlock { rotation, last, sizes, .. } = self.block;
+        if !matches!(last, LastTokens::Recorded(_)) {
+            let (q, k) = (self.empty()?, self.empty()?);
+            self.turn_into(rotation, [&q, &k], probe)?;
+            return Ok(Heads { q, k, v: self.part(2)? });
+        }
+        let tokens = self.qkv.dim(1);
+        let heads = last.room(sizes.heads, &self.qkv, tokens)?;
+        let own = heads.slice(0, tokens)?;
+        self.turn_into(&rotation.slice(0, tokens)?, [&own.q, &own.k], probe)?;
+        self.part(2)?.copy_into(&own.v)?;
+        Ok(heads)
     }
 
     /// Part 0, 1 or 2.

@@ -27,7 +27,7 @@ use super::pass::{self, Member, Members, Shapes, Transformer, for_items, text_of
 use super::patches::{Grid, PatchOrder, patchify_as};
 use super::positions::{Along, Positions};
 use super::tokens::Tokens;
-use super::{Alteration, BlockGroup, Diffusion, DiffusionRun};
+use super::{Alteration, BlockGroup, Diffusion, DiffusionRun, Placed};
 use crate::claims::Claims;
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Scene};
 use crate::detect::Part;
@@ -136,10 +136,16 @@ impl Transformer for ZImage {
     /// The text counts its tokens from one; the picture stands behind it and counts rows and columns; what fills it up
     /// stands at zero.
     fn positions(&self, latent: &Shape, given: &Given) -> Positions {
+        self.positions_placed(latent, given, &Placed::COUNTED)
+    }
+
+    /// Rows and columns are moved; the index, which counts on from the text, is not.
+    fn positions_placed(&self, latent: &Shape, given: &Given, placed: &Placed) -> Positions {
         let (grid, texts) = (Grid::sized(latent), given.text.dim(1));
         let mut positions = Positions::new(&self.config.axes, self.config.theta);
         positions.push_text(texts, &[Along::Rows(1.0), Along::At(0.0), Along::At(0.0)]);
-        let picture = [Along::At((texts + 1) as f64), Along::Rows(0.0), Along::Columns(0.0)];
+        let [_, rows, columns] = Along::picture(0.0, placed);
+        let picture = [Along::At((texts + 1) as f64), rows, columns];
         positions.push([1, grid.rows, grid.columns], &picture);
         positions.push_text(self.image_tokens(latent)[1], &[Along::At(0.0); 3]);
         positions
@@ -247,7 +253,7 @@ impl Diffusion for ZImage {
     }
 
     fn knows(&self, alteration: &Alteration) -> bool {
-        matches!(alteration, Alteration::SkipBlock { .. })
+        matches!(alteration, Alteration::SkipBlock { .. } | Alteration::Placed(_))
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use graph::{Catalogue, Input};
-use runtime::Runtime;
+use graph::{Catalogue, Input, Outcome, Schema};
+use models::diffusion::Alteration;
+use runtime::{Altered, Levels, Model, Runtime};
 use sampling::nodes;
 
 use crate::class::class;
@@ -15,6 +16,13 @@ pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     let runtime = || Arc::clone(runtime);
     catalogue.add(EmptyFlux2LatentImage(runtime()));
     catalogue.add(Flux2Scheduler(runtime()));
+    catalogue.add(FluxKVCache(runtime()));
+}
+
+/// A class that clients mark as experimental.
+fn experimental(mut schema: Schema) -> Schema {
+    schema.is_experimental = true;
+    schema
 }
 
 class! {
@@ -34,4 +42,22 @@ class! {
         .output("SIGMAS")
         .module("comfy_extras.nodes_flux");
     |runtime, call| give_sigmas(nodes::size_dependent_flow(call.size("steps")?, call.size("width")?, call.size("height")?))
+}
+
+class! {
+    /// Keys and values of pictures to look at, computed in the first step only.
+    FluxKVCache in "";
+    |schema| experimental(schema)
+        .title("Flux KV Cache")
+        .about("Computes keys and values of reference latents in the first step only, for models that were trained so, like \
+                FLUX.2 klein 9B KV. Reference latents are read as at the end of time.")
+        .input(Input::socket("model", "MODEL"))
+        .output("MODEL")
+        .module("comfy_extras.nodes_flux");
+    |runtime, call| {
+        let mut model = Model::clone(&*call.object::<Model>("model")?);
+        let alteration = Alteration::KeepReferences;
+        model.guidance.altered.push(Altered { alteration, levels: Levels::ALL });
+        Ok(Outcome::object(model))
+    }
 }

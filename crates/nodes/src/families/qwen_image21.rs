@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use graph::{Autogrow, Call, Catalogue, Failure, GrowingNames, Input, Kind, Outcome, Value};
-use runtime::{Model, Runtime, Vae};
+use models::diffusion::Alteration;
+use runtime::{Altered, Levels, Model, Runtime, Vae};
 use sampling::Latent;
 
 use crate::class::class;
@@ -69,17 +70,25 @@ class! {
 }
 
 class! {
-    /// Where the reference keeps what it computed of the text and of the pictures to look at.
+    /// Keys and values of the text and of the pictures to look at, computed in the first step only.
     QwenImage21Cache in "advanced/model";
     |schema| schema
-        .about("Gives the model as it is. Elsewhere it says where keys and values of the text and of pictures are kept between \
-                steps; here they are computed in every step, with the same result.")
+        .about("Computes keys and values of the text and of pictures in the first step only: no later step changes them. They \
+                stay where the model computes, in its own precision, whatever device and type are named; with device off every \
+                step computes them.")
         .input(Input::socket("model", "MODEL"))
         .input(Input::choice("device", ["auto", "gpu", "cpu", "off"]))
         .input(Input::choice("dtype", ["default", "int8", "int4"]))
         .output("MODEL")
         .module(MODULE);
-    |runtime, call| Ok(Outcome::object(Model::clone(&*call.object::<Model>("model")?)))
+    |runtime, call| {
+        let mut model = Model::clone(&*call.object::<Model>("model")?);
+        if call.text("device")? != "off" {
+            let alteration = Alteration::KeepReferences;
+            model.guidance.altered.push(Altered { alteration, levels: Levels::ALL });
+        }
+        Ok(Outcome::object(model))
+    }
 }
 
 /// A picture in the size in which it is looked at: as many pixels as a square of this side, or its own.

@@ -9,7 +9,7 @@ use crate::conditioning::TokenBias;
 use crate::diffusion::alterations::SkippedBlocks;
 use crate::diffusion::batches::{FEW_ROWS, Together};
 use crate::diffusion::patches::Grid;
-use crate::diffusion::{Alteration, ControlResiduals};
+use crate::diffusion::{Alteration, ControlResiduals, Placed};
 
 /// One evaluation of a step.
 #[derive(Clone, Copy)]
@@ -41,6 +41,8 @@ pub(super) struct Shapes {
     places: ReferencePlaces,
     /// The blocks that are passed over.
     pub(super) skipped: SkippedBlocks,
+    /// Where its tokens stand, if not where they were counted.
+    pub(super) placed: Option<Placed>,
 }
 
 impl Shapes {
@@ -54,6 +56,7 @@ impl Shapes {
             references: references.iter().map(|reference| reference.shape).collect(),
             places: *places,
             skipped: SkippedBlocks::of(member.altered),
+            placed: Placed::of(member.altered),
         }
     }
 }
@@ -78,7 +81,16 @@ mod tests {
         let places = ReferencePlaces::default();
         let (biased, references) = (Vec::new(), Vec::new());
         let skipped = SkippedBlocks::default();
-        Shapes { latent: Shape::from(latent), text, biased, pooled, references, places, skipped }
+        Shapes {
+            latent: Shape::from(latent),
+            text,
+            biased,
+            pooled,
+            references,
+            places,
+            skipped,
+            placed: None,
+        }
     }
 
     #[test]

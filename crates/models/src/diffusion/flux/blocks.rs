@@ -7,6 +7,7 @@ use tensor::{Activation, Tensor};
 
 use super::Config;
 use crate::diffusion::batches::together;
+use crate::diffusion::kept_heads::LastTokens;
 use crate::diffusion::modulation::{Everywhere, Modulation, by_item};
 use crate::diffusion::positions::Positions;
 use crate::diffusion::streams::StreamBlock;
@@ -97,7 +98,8 @@ impl Apart {
         let rotation = self.positions.on(lease.lane())?;
         let tokens = Tokens::Apart { image: self.image, text: self.text };
         let attending = &self.positions.attending;
-        let block = StreamBlock { sizes: config.sizes(), lease, name, rotation, attending };
+        let block =
+            StreamBlock { sizes: config.sizes(), lease, name, rotation, attending, last: LastTokens::Usual };
         let [image, text] = block.double(tokens, [&image_changes, &text_changes], probe)?.sides()?;
         Ok(Apart { image, text, vector: self.vector, positions: self.positions })
     }
@@ -144,7 +146,8 @@ impl Joined {
         let change = Modulation::part(&by_item(&change, self.tokens.dim(0))?, 0, 3)?;
         let tokens = Tokens::Joined { all: self.tokens, texts: self.texts };
         let attending = &self.positions.attending;
-        let block = StreamBlock { sizes: config.sizes(), lease, name, rotation, attending };
+        let block =
+            StreamBlock { sizes: config.sizes(), lease, name, rotation, attending, last: LastTokens::Usual };
         let (tokens, texts) = block.single(tokens, &change, probe)?.joined()?;
         Ok(Joined { tokens, texts, vector: self.vector, positions: self.positions })
     }

@@ -19,7 +19,7 @@ use crate::diffusion::known::Known;
 use crate::diffusion::patches::Grid;
 use crate::diffusion::positions::Positions;
 use crate::diffusion::stream_keys;
-use crate::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation};
+use crate::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation, Placed};
 use crate::{Probe, Result};
 
 /// A model with its conditionings.
@@ -38,7 +38,10 @@ impl KnownPositions {
     /// The positions of a batch's tokens.
     pub(super) fn of(&self, config: &Config, batch: &Batch<Shapes, Member<'_>>) -> Result<Arc<Positions>> {
         let Member { latent, given, .. } = batch.first();
-        self.0.of(batch.shapes(), || Ok(Arc::new(positions(config, &Grid::of(latent), given))))
+        self.0.of(batch.shapes(), || {
+            let placed = batch.shapes().placed.unwrap_or(Placed::COUNTED);
+            Ok(Arc::new(positions(config, &Grid::of(latent), given, &placed)))
+        })
     }
 }
 
@@ -70,7 +73,7 @@ impl Diffusion for Flux {
     }
 
     fn knows(&self, alteration: &Alteration) -> bool {
-        matches!(alteration, Alteration::SkipBlock { .. })
+        matches!(alteration, Alteration::SkipBlock { .. } | Alteration::Placed(_))
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {

@@ -14,6 +14,8 @@ use crate::diffusion::patches::{Grid, values_as_tokens};
 use crate::diffusion::references::{ReferenceLayout, ReferencePlaces, unknown_places};
 use crate::{Error, Result};
 
+/// The way to place references in which they are read as at the end of time.
+const STILL: &str = "index_timestep_zero";
 /// How far the indices of pictures are apart.
 const INDEX_STEP: f64 = 10.0;
 
@@ -23,6 +25,8 @@ pub(super) struct References {
     pub(super) shapes: Vec<Shape>,
     /// Where they stand.
     pub(super) places: ReferencePlaces,
+    /// Whether they are read as at the end of time; nothing if nobody said.
+    pub(super) are_still: Option<bool>,
     tokens: Vec<Tensor>,
 }
 
@@ -34,18 +38,24 @@ impl References {
         scene: &Scene<'_>,
     ) -> Result<References> {
         let places = match cond.reference_method.as_deref() {
-            None | Some("index") => ReferencePlaces::Index,
-            Some("offset" | "index_timestep_zero") => ReferencePlaces::Offset,
+            None | Some("index" | STILL) => ReferencePlaces::Index,
+            Some("offset") => ReferencePlaces::Offset,
             Some("uxo") => ReferencePlaces::Diagonal,
             Some(other) => return unknown_places(other, "index, offset or uxo/uno"),
         };
+        let are_still = cond.reference_method.as_deref().map(|method| method == STILL);
         let (mut shapes, mut tokens) = (Vec::new(), Vec::new());
         for latent in &cond.reference_latents {
             let latent = read(config, lease, latent, scene.shape.batch)?;
             shapes.push(*latent.shape());
             tokens.push(values_as_tokens(&latent)?);
         }
-        Ok(References { shapes, places, tokens })
+        Ok(References { shapes, places, are_still, tokens })
+    }
+
+    /// How many tokens all of them have.
+    pub(super) fn count(&self) -> usize {
+        self.tokens.iter().map(|tokens| tokens.dim(1)).sum()
     }
 
     /// The tokens of each, `[batch or 1, tokens, channels]`.

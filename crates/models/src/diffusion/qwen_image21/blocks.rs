@@ -4,6 +4,7 @@ use residency::{Lease, LinearPart};
 use tensor::{Activation, RopeLayout, Tensor};
 
 use super::config::Config;
+use super::prefix::PrefixInBlock;
 use super::sequence::{Segment, attend};
 use crate::diffusion::heads::Heads;
 use crate::diffusion::modulation::Modulation;
@@ -20,6 +21,8 @@ pub(super) struct Block<'a> {
     pub(super) lease: &'a Lease<'a>,
     /// What its weights' names begin with.
     pub(super) name: &'a str,
+    /// What stands before the image.
+    pub(super) prefix: PrefixInBlock<'a>,
 }
 
 impl Block<'_> {
@@ -47,6 +50,18 @@ impl Block<'_> {
         Ok(x)
     }
 
+    /// Room for the heads of so many tokens, with what was recorded before their keys and values.
+    fn room(&self, x: &Tensor) -> Result<(Heads, usize)> {
+        let (sizes, tokens) = (self.config.head_sizes(), x.dim(1));
+        let Some([k, v]) = &self.prefix.recorded else { return Ok((Heads::empty(sizes, x, tokens)?, 0)) };
+        let before = k.dim(1);
+        let all = Heads::empty(sizes, x, before + tokens)?;
+        let first = all.slice(0, before)?;
+        k.copy_into(&first.k)?;
+        v.copy_into(&first.v)?;
+        Ok((Heads { q: all.q.slice(1, 0, tokens)?, ..all }, before))
+    }
+
     fn attention(
         &self,
         x: &Tensor,
@@ -54,8 +69,10 @@ impl Block<'_> {
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         let layer = |layer: &str| format!("{}.attn.{layer}", self.name);
-        let heads = Heads::empty(self.config.head_sizes(), x, x.dim(1))?;
-        for (projection, norm, out) in [("to_q", "norm_q", &heads.q), ("to_k", "norm_k", &heads.k)] {
+        let (heads, before) = self.room(x)?;
+        let own = |x: &Tensor| x.slice(1, before, x.dim(1) - before);
+        let (keys, values) = (own(&heads.k)?, own(&heads.v)?);
+        for (projection, norm, out) in [("to_q", "norm_q", &heads.q), ("to_k", "norm_k", &keys)] {
             let y = self.lease.linear(&layer(projection), x)?.reshape(*out.shape())?;
             let weight = self.lease.weight(&format!("{}.weight", layer(norm)))?;
             probe.show_step(format_args!("{}.{norm}", self.name), || {
@@ -64,11 +81,16 @@ impl Block<'_> {
             let tables = [&rotation.cos, &rotation.sin];
             y.normed_rope_into(&weight, NORM_EPS, tables, RopeLayout::Interleaved, out)?;
         }
-        // The heads of a token stand side by side, so this is a view.
-        let out = heads.v.reshape(*x.shape())?;
-        let values = LinearPart { rows: 0..self.config.hidden, activation: None, out: &out };
-        self.lease.linear_in_parts(&layer("to_v"), x, &[values])?;
-        let attended = attend(self.lease, &heads, segments)?;
+        if before == 0 {
+            // The heads of a token stand side by side, so this is a view.
+            let out = values.reshape(*x.shape())?;
+            let part = LinearPart { rows: 0..self.config.hidden, activation: None, out: &out };
+            self.lease.linear_in_parts(&layer("to_v"), x, &[part])?;
+        } else {
+            self.lease.linear(&layer("to_v"), x)?.reshape(*values.shape())?.copy_into(&values)?;
+        }
+        self.prefix.keep([&heads.k, &heads.v])?;
+        let attended = attend(self.lease, &heads, before, segments)?;
         let out = self.lease.linear(&layer("to_out.0"), &attended)?;
         probe.show(format_args!("{}.attn", self.name), &out);
         Ok(out)

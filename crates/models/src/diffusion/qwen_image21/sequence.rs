@@ -78,13 +78,19 @@ pub(super) fn segments(lease: &Lease<'_>, pieces: &[(bool, usize)], images: usiz
     pieces.iter().copied().chain([(false, images)]).map(segment).collect()
 }
 
-/// Attention of every segment over all up to its last token, `[batch, tokens, heads · size]`.
-pub(super) fn attend(lease: &Lease<'_>, heads: &Heads, segments: &mut [Segment]) -> Result<Tensor> {
+/// Attention of every segment over all up to its last token, `[batch, tokens, heads · size]`; so many keys stand before those
+/// of the first segment.
+pub(super) fn attend(
+    lease: &Lease<'_>,
+    heads: &Heads,
+    before: usize,
+    segments: &mut [Segment],
+) -> Result<Tensor> {
     let scale = 1.0 / (heads.q.dim(3) as f32).sqrt();
     let out = heads.q.lane().empty_as(heads.q.dtype(), *heads.q.shape())?;
     for Segment { tokens, hides } in segments {
         let own = |x: &Tensor| x.slice(1, tokens.start, tokens.len());
-        let seen = |x: &Tensor| x.slice(1, 0, tokens.end);
+        let seen = |x: &Tensor| x.slice(1, 0, before + tokens.end);
         let mask = match hides {
             Hiding::Nothing => Mask::None,
             Hiding::Later => Mask::Causal,

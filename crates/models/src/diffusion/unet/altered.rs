@@ -15,7 +15,10 @@ pub(super) fn is_known(alteration: &Alteration) -> bool {
         | Alteration::RecordAttention(_)
         | Alteration::FreeU(_)
         | Alteration::Shrink(_) => true,
-        Alteration::SkipBlock { .. } | Alteration::PatchesAtOnce(_) | Alteration::Placed(_) => false,
+        Alteration::SkipBlock { .. }
+        | Alteration::PatchesAtOnce(_)
+        | Alteration::Placed(_)
+        | Alteration::KeepReferences => false,
     }
 }
 
