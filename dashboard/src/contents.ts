@@ -7,7 +7,7 @@ import type { Block, Device, Model } from './wire.ts';
  * - `donor`: weights that are streamed to another device from here
  * - `pinned`: weights in host memory from which a GPU copies at full speed
  * - `mapped`: weights that lie in the mapped file, which is no memory of ours
- * - `ring`: the slots through which streamed blocks pass
+ * - `ring`: the slots through which streamed blocks pass, and the room in which coded ones are decoded
  */
 export type PieceKind = 'resident' | 'donor' | 'pinned' | 'mapped' | 'ring';
 
@@ -38,18 +38,36 @@ function piecesOn(device: string, model: Model): Piece[] {
   const { plan } = model;
   const pieces: Piece[] = plan.blocks
     .filter((block) => block.home === device)
-    .map((block) => ({ kind: kindOf(block, plan.compute), name: block.name, bytes: block.bytes }));
+    .map((block) => ({ kind: kindOf(block, plan.compute), name: block.name, bytes: heldBytes(block) }));
   if (plan.ring && plan.compute === device) {
-    const { slots, slot_bytes } = plan.ring;
+    const { slots, slot_bytes, room_bytes } = plan.ring;
     for (let slot = 1; slot <= slots; slot += 1) {
       pieces.push({ kind: 'ring', name: `ring slot ${slot} of ${slots}`, bytes: slot_bytes });
     }
+    if (room_bytes) pieces.push({ kind: 'ring', name: 'room to decode in', bytes: room_bytes });
   }
   return pieces;
 }
 
+/** What a block takes where it lives. */
+function heldBytes(block: Block): number {
+  return block.coded_bytes ?? block.bytes;
+}
+
+/** Bytes of the blocks that are losslessly coded, as they were and as they are. */
+export function coded(blocks: Block[]): { blocks: number; plain: number; coded: number } {
+  const found = blocks.filter((block) => block.coded_bytes !== undefined);
+  return {
+    blocks: found.length,
+    plain: sum(found.map((block) => block.bytes)),
+    coded: sum(found.map(heldBytes)),
+  };
+}
+
 export function kindOf(block: Block, compute: string): PieceKind {
   if (block.home !== 'cpu') return block.mode === 'resident' ? 'resident' : 'donor';
+  // A coded block lies in memory of ours, whatever copies it.
+  if (block.coded_bytes !== undefined) return 'pinned';
   return block.mode === 'streamed' && compute.startsWith('cuda') ? 'pinned' : 'mapped';
 }
 

@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import type { Hues } from './devices.tsx';
-import { kindOf } from './contents.ts';
+import { coded, kindOf } from './contents.ts';
 import { clock } from './format.ts';
 import { blockTimes } from './profile.ts';
 import { FREED, outcome, type FreeOutcome, type FreeRequest } from './free.ts';
@@ -116,13 +116,19 @@ function Blocks({ model }: { model: Model }) {
   const [isOpen, setOpen] = useState(false);
   const { plan } = model;
   const streamed = plan.blocks.filter((block) => block.mode === 'streamed').length;
+  const inCode = coded(plan.blocks);
   const { times, isMeasured } = blockTimes(model);
   return (
     <details onToggle={(event) => setOpen((event.target as HTMLDetailsElement).open)}>
       <summary>
         {plan.blocks.length} blocks{streamed > 0 && `, ${streamed} of them streamed`}
-        {plan.ring && ` through ${plan.ring.slots} places of `}
-        {plan.ring && <Bytes count={plan.ring.slot_bytes} />}
+        {plan.ring && plan.ring.slots > 0 && ` through ${plan.ring.slots} places of `}
+        {plan.ring && plan.ring.slots > 0 && <Bytes count={plan.ring.slot_bytes} />}
+        {inCode.blocks > 0 && (
+          <span data-coded={inCode.blocks}>
+            , {inCode.blocks} of <Bytes count={inCode.plain} /> coded in <Bytes count={inCode.coded} />
+          </span>
+        )}
       </summary>
       {isOpen && (
         <div class="scroll" tabIndex={0} role="region" aria-label={`Blocks of ${model.name}`}>
@@ -131,6 +137,7 @@ function Blocks({ model }: { model: Model }) {
               <tr>
                 <th scope="col">block</th>
                 <th scope="col">bytes</th>
+                {inCode.blocks > 0 && <th scope="col">coded</th>}
                 <th scope="col">home</th>
                 <th scope="col">runs on</th>
                 <th scope="col">how</th>
@@ -148,6 +155,7 @@ function Blocks({ model }: { model: Model }) {
                     <td>
                       <Bytes count={block.bytes} />
                     </td>
+                    {inCode.blocks > 0 && <td>{block.coded_bytes !== undefined && <Bytes count={block.coded_bytes} />}</td>}
                     <td>{block.home}</td>
                     <td>{block.runs_on}</td>
                     <td>{block.mode === 'streamed' ? 'streamed' : kindOf(block, plan.compute)}</td>

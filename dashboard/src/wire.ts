@@ -25,6 +25,8 @@ export interface Block {
   home: string;
   runs_on: string;
   mode: 'resident' | 'streamed';
+  /** Its bytes where it is losslessly coded: in host memory and on the link, or on the device where it stays. */
+  coded_bytes?: number;
 }
 
 export interface BlockTime {
@@ -46,7 +48,7 @@ export interface Plan {
   compute: string;
   order: string;
   blocks: Block[];
-  ring: { slots: number; slot_bytes: number } | null;
+  ring: { slots: number; slot_bytes: number; room_bytes?: number } | null;
   devices: DeviceUse[];
   prediction: {
     /** Whether the machine's speeds were measured; if not, the times say nothing. */

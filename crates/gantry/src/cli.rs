@@ -63,7 +63,7 @@ pub(crate) struct MachineArgs {
     /// Do not look for GPUs
     #[arg(long, global = true, help_heading = "Devices")]
     pub(crate) cpu: bool,
-    /// Whether weights that stream from host memory are kept and sent losslessly coded, in fewer bytes
+    /// Whether weights that stream, or that a device is too small for, are kept losslessly coded, in fewer bytes
     #[arg(
         long,
         global = true,
@@ -75,7 +75,7 @@ pub(crate) struct MachineArgs {
     pub(crate) coded: Coded,
 }
 
-/// Which streamed weights travel coded.
+/// Which weights are coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Coded {
     /// None

@@ -183,6 +183,10 @@ fn coded_weights_give_the_same_picture() {
             };
             let plain = picture("off");
             assert!(plain == picture("force"), "{device} {lora:?}");
+            // Without amounts all blocks stay on the device, coded.
+            let kept = ["--compute", "sim:0", "--steps", "2", "--coded", "force", "--sim-device", device];
+            let kept = draw(dir.path(), "a red circle above a blue square", &[&kept[..], lora].concat());
+            assert!(plain == kept, "kept coded: {device} {lora:?}");
             assert!(plain == picture("auto"), "{device} {lora:?}");
         }
     }
@@ -191,15 +195,21 @@ fn coded_weights_give_the_same_picture() {
 /// The plan says what is coded.
 #[test]
 fn a_plan_shows_coded_bytes() {
-    let plan = |coded: &str| -> Value {
+    let plan_of = |coded: &str, alloc: &str| -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo/demo-flux.safetensors");
         command.arg("plan").arg(file).args(["--cpu", "--sim-device", "1gb@20gbps", "--compute", "sim:0"]);
-        command.args(["--alloc", "sim:0,0%;cpu,100%", "--json", "--coded", coded]);
+        command.args(["--alloc", alloc, "--json", "--coded", coded]);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
+    let plan = |coded: &str| plan_of(coded, "sim:0,0%;cpu,100%");
+    let kept = plan_of("force", "");
+    let blocks = kept["blocks"].as_array().unwrap();
+    assert!(blocks.iter().all(|block| block["mode"] == "resident" && block["home"] == "sim:0"));
+    assert!(blocks.iter().filter(|block| block.get("coded_bytes").is_some()).count() > 1, "{kept}");
+    assert_eq!(kept["ring"]["slots"], 0);
     let streamed = |plan: &Value| -> Vec<Value> {
         let blocks = plan["blocks"].as_array().unwrap().iter();
         blocks.filter(|block| block["mode"] == "streamed").cloned().collect()

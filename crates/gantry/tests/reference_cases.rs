@@ -130,6 +130,18 @@ fn running() -> BTreeMap<String, Vec<String>> {
     lines.map(read).collect()
 }
 
+/// The same cases with every weight coded that can be.
+fn coded_cases_have_the_same_bits(folder: &Path, cases: &[&str]) {
+    let more = ["--coded", "force", "--how", "resident", "--how", "streamed"];
+    let output = selftest(folder, &[cases, &more[..]].concat());
+    eprint!("{}", text(&output.stderr));
+    assert!(output.status.success(), "a case differs or failed with coded weights");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let coded = &report["coded"];
+    assert!(coded["runs"].as_u64() > Some(0), "{coded}");
+    assert_eq!(coded["runs"], coded["same_bits"], "{coded}");
+}
+
 #[test]
 #[ignore = "takes minutes, and needs the reference values beside the checkout; .ci/run runs it"]
 fn every_reference_case_that_ran_still_does() {
@@ -167,6 +179,7 @@ fn every_reference_case_that_ran_still_does() {
     eprint!("{}", text(&output.stderr));
     assert!(output.status.success(), "a case differs or failed");
     let found = verdicts(&output);
+    coded_cases_have_the_same_bits(&folder, &arguments);
     for (name, ways) in &spread {
         for way in ways {
             let (verdict, same_bits) = &found[&(name.clone(), way.clone())];

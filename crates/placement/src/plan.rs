@@ -41,11 +41,17 @@ pub struct BlockPlan {
     pub runs_on: DeviceId,
     /// Whether its weights travel.
     pub mode: BlockMode,
-    /// The bytes that it has in host memory and on the link, where it travels losslessly coded.
+    /// The bytes that it has when it is losslessly coded, where it is: in host memory and on the link if it is streamed,
+    /// else where it lives.
     pub coded_bytes: Option<u64>,
 }
 
 impl BlockPlan {
+    /// Whether it stays where it computes, coded, and is decoded just before it is used.
+    pub fn is_kept_coded(&self) -> bool {
+        self.mode == BlockMode::Resident && self.coded_bytes.is_some()
+    }
+
     /// The bytes that are copied when it travels.
     pub fn travelling_bytes(&self) -> u64 {
         self.coded_bytes.unwrap_or(self.bytes)
@@ -71,7 +77,8 @@ impl BlockMode {
     }
 }
 
-/// The slots through which streamed blocks pass.
+/// The slots through which streamed blocks pass, and the room in which coded ones are decoded. Where blocks are kept coded
+/// and none is streamed, it has no slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// How many.
@@ -130,9 +137,13 @@ impl Plan {
         self.devices.iter().find(|usage| usage.device == device)
     }
 
-    /// The allocation in bytes that says the same: exact amounts, with `*` for the host or, if it holds
+    /// The allocation that says the same. It is in bytes unless blocks are kept coded: exact amounts, with `*` for the host or, if it holds
     /// nothing, for the device that holds most.
     pub fn to_allocation(&self) -> Allocation {
+        // Only the planner's own choice keeps blocks coded.
+        if self.blocks.iter().any(BlockPlan::is_kept_coded) {
+            return Allocation { amounts: Amounts::Automatic, order: None, remote: None, compute: None };
+        }
         let weights = |device: DeviceId| self.device(device).map_or(0, |usage| usage.weight_bytes);
         let mut devices: Vec<DeviceId> = self.devices.iter().map(|usage| usage.device).collect();
         let written = |device: &DeviceId| self.written.iter().position(|other| other == device);

@@ -12,7 +12,8 @@ impl fmt::Display for Plan {
         let width = rows.iter().map(|row| row.label().chars().count()).max().unwrap_or(0).max("blocks".len());
         writeln!(f, "{:width$}  {:>10}  {:8}  {:8}  runs on", "blocks", "bytes", "mode", "home")?;
         for row in &rows {
-            let (label, bytes, mode) = (row.label(), ByteSize(row.bytes), row.mode.name());
+            let mode = if row.is_kept_coded { "coded" } else { row.mode.name() };
+            let (label, bytes) = (row.label(), ByteSize(row.bytes));
             writeln!(f, "{label:width$}  {bytes:>10}  {mode:8}  {:8}  {}", row.home, row.runs_on)?;
         }
         writeln!(f)?;
@@ -48,11 +49,12 @@ fn write_devices(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let p = &plan.prediction;
-    let slots = plan.ring.map(|ring| {
+    let slots = plan.ring.filter(|ring| ring.slots > 0).map(|ring| {
         let plural = if ring.slots == 1 { "" } else { "s" };
         format!("through {} slot{plural} of {}", ring.slots, ByteSize(ring.slot_bytes))
     });
-    let coded = plan.blocks.iter().filter(|block| block.coded_bytes.is_some());
+    let travels = |block: &&BlockPlan| block.coded_bytes.is_some() && !block.is_kept_coded();
+    let coded = plan.blocks.iter().filter(travels);
     let coded: Vec<u64> = coded.map(|block| block.bytes).collect();
     let streamed = match coded.len() {
         0 => ByteSize(plan.streamed_bytes()).to_string(),
@@ -61,10 +63,11 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             format!("{} ({blocks} blocks of {plain} coded)", ByteSize(plan.streamed_bytes()))
         }
     };
+    let kept = kept_coded(plan);
     if !p.known {
         write!(f, "predicted time per step: not measured yet")?;
         slots.iter().try_for_each(|slots| write!(f, "; {streamed} copied {slots}"))?;
-        return write!(f, "\nallocation {}", plan.to_allocation());
+        return write!(f, "{kept}\nallocation {}", plan.to_allocation());
     }
     write!(f, "predicted {} per step: {} computing", seconds(p.seconds_per_step), seconds(p.compute_s))?;
     if p.hop_s > 0.0 {
@@ -74,7 +77,20 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (waiting, copying) = (seconds(p.stall_s), seconds(p.copy_s));
         write!(f, ", {waiting} waiting; {streamed} copied in {copying} {slots}")?;
     }
-    write!(f, "\nallocation {}", plan.to_allocation())
+    write!(f, "{kept}\nallocation {}", plan.to_allocation())
+}
+
+/// What is kept coded, as an addition to a sentence.
+fn kept_coded(plan: &Plan) -> String {
+    let kept = || plan.blocks.iter().filter(|block| block.is_kept_coded());
+    match kept().count() {
+        0 => String::new(),
+        blocks => {
+            let plain = ByteSize(kept().map(|block| block.bytes).sum());
+            let coded = ByteSize(kept().filter_map(|block| block.coded_bytes).sum());
+            format!("; {blocks} blocks of {plain} kept coded in {coded}")
+        }
+    }
 }
 
 /// A time as people say it: `21.4 ms`, `3.20 s`, `33 min 13 s`.
@@ -94,6 +110,7 @@ struct Row<'a> {
     runs: Vec<(u64, u64)>,
     bytes: u64,
     mode: BlockMode,
+    is_kept_coded: bool,
     home: DeviceId,
     runs_on: DeviceId,
 }
@@ -120,6 +137,7 @@ fn rows(blocks: &[BlockPlan]) -> Vec<Row<'_>> {
             !row.runs.is_empty()
                 && row.family == family
                 && (row.mode, row.home, row.runs_on) == (block.mode, block.home, block.runs_on)
+                && row.is_kept_coded == block.is_kept_coded()
         };
         match (number, rows.iter_mut().find(same)) {
             (Some(number), Some(row)) => {
@@ -134,6 +152,7 @@ fn rows(blocks: &[BlockPlan]) -> Vec<Row<'_>> {
                 runs: number.map(|n| (n, n)).into_iter().collect(),
                 bytes: block.bytes,
                 mode: block.mode,
+                is_kept_coded: block.is_kept_coded(),
                 home: block.home,
                 runs_on: block.runs_on,
             }),

@@ -77,3 +77,57 @@ fn a_card_without_room_to_decode_in_streams_plainly() {
     let plan = plan(&request).unwrap();
     assert_eq!((coded(&plan), plan.ring.unwrap().room_bytes), (0, 0));
 }
+
+/// A request without amounts on a card with so much of the model's bytes.
+fn automatic(policy: CodingPolicy, share: f64, decode_bytes_per_s: Option<f64>) -> PlanRequest {
+    // So little computing that no copy hides behind it.
+    let mut request = request(policy, 0.001, decode_bytes_per_s);
+    request.allocation = AllocationText::automatic();
+    request.devices[1].available_bytes = (share * (BLOCKS as u64 * BYTES) as f64) as u64;
+    request
+}
+
+fn kept(plan: &Plan) -> usize {
+    plan.blocks.iter().filter(|block| block.is_kept_coded()).count()
+}
+
+#[test]
+fn a_card_that_is_a_little_too_small_keeps_blocks_coded_instead_of_streaming_them() {
+    for (share, least) in [(0.77, 17), (0.85, 1), (0.95, 1)] {
+        let streamed = plan(&automatic(CodingPolicy::Off, share, Some(1e11))).unwrap();
+        let auto = plan(&automatic(CodingPolicy::Auto, share, Some(1e11))).unwrap();
+        assert_eq!(auto.streamed_bytes(), 0, "{share}\n{auto}");
+        assert!((least..=BLOCKS).contains(&kept(&auto)), "{share}\n{auto}");
+        let (ring, usage) = (auto.ring.unwrap(), auto.device(DeviceId::sim(0)).unwrap());
+        assert_eq!((ring.slots, ring.room_bytes, usage.ring_bytes), (0, BYTES, BYTES));
+        let stays = |block: &placement::BlockPlan| block.coded_bytes.unwrap_or(block.bytes);
+        assert_eq!(usage.weight_bytes, auto.blocks.iter().map(stays).sum::<u64>());
+        assert!(usage.total_bytes() <= usage.available_bytes, "{auto}");
+        // Computing, and a millisecond for each block that is decoded.
+        let expected = BLOCKS as f64 * 0.001 + kept(&auto) as f64 * 0.001;
+        assert!((auto.prediction.seconds_per_step / expected - 1.0).abs() < 1e-6, "{auto}");
+        assert!(auto.prediction.seconds_per_step < streamed.prediction.seconds_per_step);
+        let again = placement::predict(&automatic(CodingPolicy::Auto, share, Some(1e11)), &auto).unwrap();
+        assert_eq!(again.seconds_per_step, auto.prediction.seconds_per_step);
+    }
+}
+
+#[test]
+fn a_card_that_is_far_too_small_keeps_some_coded_and_streams_the_others() {
+    let auto = plan(&automatic(CodingPolicy::Auto, 0.5, Some(1e11))).unwrap();
+    let streamed = plan(&automatic(CodingPolicy::Off, 0.5, Some(1e11))).unwrap();
+    assert!(kept(&auto) > 0 && auto.streamed_bytes() > 0, "{auto}");
+    let usage = auto.device(DeviceId::sim(0)).unwrap();
+    assert!(usage.total_bytes() <= usage.available_bytes, "{auto}");
+    let ratio = auto.prediction.seconds_per_step / streamed.prediction.seconds_per_step;
+    assert!(ratio < 0.7, "{ratio}\n{auto}");
+}
+
+#[test]
+fn what_fits_or_is_slow_to_decode_is_not_kept_coded() {
+    assert_eq!(kept(&plan(&automatic(CodingPolicy::Auto, 1.1, Some(1e11))).unwrap()), 0);
+    assert_eq!(kept(&plan(&automatic(CodingPolicy::Auto, 0.95, Some(1e8))).unwrap()), 0, "a slow decoder");
+    assert_eq!(kept(&plan(&automatic(CodingPolicy::Auto, 0.95, None)).unwrap()), 0, "an unknown decoder");
+    assert_eq!(kept(&plan(&automatic(CodingPolicy::Off, 0.95, Some(1e11))).unwrap()), 0);
+    assert_eq!(kept(&plan(&automatic(CodingPolicy::Force, 1.1, None)).unwrap()), BLOCKS);
+}

@@ -1,4 +1,4 @@
-//! Blocks that wait in host memory and travel losslessly coded: what coding would make of them, and the coded block itself.
+//! Blocks that wait in host memory and travel losslessly coded, or stay so where they compute: what coding would make of them, and the coded block itself.
 //! They are decoded on the device that computes, into the layout that a plain block has.
 
 use codec::{Format, Layout, Portable, TileCoder};
@@ -60,7 +60,7 @@ fn estimated_bytes(spec: &WeightSpec) -> Option<usize> {
     ((bytes as f64) < MOST_KEPT * layout.original_bytes() as f64).then_some(bytes)
 }
 
-/// A block in host memory as it travels.
+/// A coded block: in host memory, as it travels, or where it computes.
 pub(crate) struct CodedBlock {
     buffer: Buffer,
     parts: Vec<Part>,
@@ -155,6 +155,17 @@ impl CodedBlock {
         stream.copy(&self.buffer.span(from..from + bytes)?, &plain.span(at..at + bytes)?)?;
         self.parts.push(Part { from, bytes, to: at, coded: None });
         Ok(true)
+    }
+
+    /// Queues the copy of the block to where it stays. `stay` has the bytes that travel.
+    pub(crate) fn moved_to(self, stream: &Stream, stay: Buffer) -> Result<CodedBlock> {
+        self.copy_to(stream, &stay)?;
+        Ok(CodedBlock { buffer: stay, ..self })
+    }
+
+    /// Queues what makes the block of its coded bytes where they stay.
+    pub(crate) fn decode_here(&self, stream: &Stream, room: &Buffer) -> Result<()> {
+        self.decode(stream, &self.buffer, room)
     }
 
     /// Bytes that travel.

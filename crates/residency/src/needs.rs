@@ -72,6 +72,11 @@ impl Needs {
             let bytes = BlockLayout::new(manifest, index).len();
             let streamed = block.mode == BlockMode::Streamed;
             let on_host = block.home.kind == DeviceKind::Cpu;
+            if let Some(coded) = block.coded_bytes.filter(|_| block.is_kept_coded()) {
+                *needs.kept.entry(block.home).or_default() += taken(block.home, coded as usize)?;
+                room = room.max(bytes);
+                continue;
+            }
             if let Some(coded) = block.coded_bytes {
                 // Pinned memory is taken as it is asked for.
                 *needs.kept.entry(DeviceId::CPU).or_default() += coded;
@@ -162,7 +167,7 @@ pub(crate) enum Copies {
     Resident,
     /// The mapped file, which cannot be written, so it gets memory of its own.
     Mapped,
-    /// A slot, at each arrival.
+    /// A slot, at each arrival; or the room in which a coded block is decoded.
     Streamed,
 }
 
@@ -170,6 +175,7 @@ impl Copies {
     pub(crate) fn of(block: &BlockPlan) -> Copies {
         match block.mode {
             BlockMode::Streamed => Copies::Streamed,
+            BlockMode::Resident if block.is_kept_coded() => Copies::Streamed,
             BlockMode::Resident if block.home.kind == DeviceKind::Cpu => Copies::Mapped,
             BlockMode::Resident => Copies::Resident,
         }

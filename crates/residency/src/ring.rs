@@ -4,7 +4,8 @@
 //!
 //! A block that travels losslessly coded is decoded when it is leased, into a room beside the slots, by the compute stream.
 //! Its slot is filled again as soon as that is done, while the block computes. One room is enough for blocks that are
-//! leased one after the other; there is another only when a block is leased while one is still in use.
+//! leased one after the other; there is another only when a block is leased while one is still in use. A block that stays on
+//! the device coded is decoded in the same way, out of where it lies.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,13 +23,15 @@ pub(crate) enum Source {
     Host(HostBlock),
     /// A copy that lives on another accelerator.
     Donor(Buffer),
+    /// The device that computes, where it stays coded: it does not travel.
+    Here(CodedBlock),
 }
 
 impl Source {
-    /// The block, if it travels coded.
+    /// The block, if it is coded.
     pub(crate) fn coded(&self) -> Option<&CodedBlock> {
         match self {
-            Source::Host(HostBlock::Coded(block)) => Some(block),
+            Source::Host(HostBlock::Coded(block)) | Source::Here(block) => Some(block),
             Source::Host(_) | Source::Donor(_) => None,
         }
     }
@@ -71,7 +74,10 @@ pub(crate) struct Ring {
 }
 
 struct State {
+    /// Of the blocks that travel, in order of use, and behind them of those that stay coded.
     sources: Vec<Source>,
+    /// How many travel.
+    travelling: usize,
     slots: Vec<Slot>,
     /// Where coded blocks are decoded.
     rooms: Vec<Room>,
@@ -123,14 +129,17 @@ struct Slot {
 }
 
 impl Ring {
-    /// A ring over these slots for blocks in this order of use, with a room to decode in where some are coded.
+    /// A ring over these slots for blocks that travel in this order of use, and behind them those that stay coded; with a
+    /// room to decode in where some are coded.
     pub(crate) fn new(
         device: &Device,
         slots: Vec<Buffer>,
         room: Option<Buffer>,
         sources: Vec<Source>,
     ) -> Result<Ring> {
+        let travels = |source: &&Source| !matches!(source, Source::Here(_));
         let state = State {
+            travelling: sources.iter().filter(travels).count(),
             sources,
             rooms: room.into_iter().map(Room::new).collect(),
             slots: slots.iter().map(|_| Slot::default()).collect(),
@@ -159,11 +168,14 @@ impl Ring {
         if let Some(room) = self.enter(position) {
             return Ok(room);
         }
+        if position >= self.lock().travelling {
+            return self.decode(position, None);
+        }
         let slot = self.arrive(position, compute)?;
         if self.lock().sources[position].coded().is_none() {
             return Ok((slot, self.slots[slot].clone()));
         }
-        let decoded = self.decode(position, slot);
+        let decoded = self.decode(position, Some(slot));
         self.leave_slot(position, slot);
         decoded
     }
@@ -179,9 +191,9 @@ impl Ring {
         Some(entered)
     }
 
-    /// Queues the decoding of a block that has arrived in a leased slot, and leases the room. The ring's own stream does
+    /// Queues the decoding of a block that has arrived in a leased slot, or that stays, and leases the room. The ring's own stream does
     /// it, which no job cancels: the next session may find the block there.
-    fn decode(&self, position: usize, slot: usize) -> Result<(usize, Buffer)> {
+    fn decode(&self, position: usize, slot: Option<usize>) -> Result<(usize, Buffer)> {
         let mut state = self.lock();
         let State { sources, rooms, slots, .. } = &mut *state;
         let free = rooms.iter().position(|room| room.holds == Some(position));
@@ -199,10 +211,13 @@ impl Ring {
             room.holds = None;
             *lock(&room.merged) = Merged::No;
             if let Some(block) = sources[position].coded() {
-                block.decode(&self.compute, &self.slots[slot], &room.buffer)?;
+                match slot {
+                    Some(slot) => block.decode(&self.compute, &self.slots[slot], &room.buffer)?,
+                    None => block.decode_here(&self.compute, &room.buffer)?,
+                }
             }
             room.holds = Some(position);
-            room.copy = slots[slot].copy.clone();
+            room.copy = slot.and_then(|slot| slots[slot].copy.clone());
         }
         room.leases += 1;
         Ok((self.slots.len() + index, room.buffer.clone()))
@@ -359,7 +374,10 @@ impl Ring {
     /// Starts copies of the blocks after `position`, as far as slots are free for them. A copy that cannot
     /// be started now is started again when its block is leased, and fails there if it must.
     fn run_ahead(&self, state: &mut State, position: usize) {
-        let blocks = state.sources.len();
+        let blocks = state.travelling;
+        if position >= blocks {
+            return;
+        }
         for ahead in 1..=self.slots.len().min(blocks - 1) {
             let next = (position + ahead) % blocks;
             if state.slots.iter().any(|slot| slot.holds == Some(next)) {
@@ -383,6 +401,7 @@ impl Ring {
         let begin = self.copies.record_timed()?;
         let bytes = match &sources[position] {
             Source::Host(block) => block.copy_to(&self.copies, target)?,
+            Source::Here(block) => block.copy_to(&self.copies, target)?,
             Source::Donor(buffer) => {
                 self.copies.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
                 buffer.len() as u64
@@ -451,7 +470,7 @@ impl State {
     /// A slot that nobody uses and whose block is not needed before the one `ahead` of `position`: an
     /// empty one, else the one that is needed last.
     fn free_slot(&self, position: usize, ahead: usize) -> Option<usize> {
-        let blocks = self.sources.len();
+        let blocks = self.travelling;
         let until_use = |holds: usize| (holds + blocks - position) % blocks;
         let candidates = self.slots.iter().enumerate().filter(|(_, slot)| slot.leases == 0);
         let ranked = candidates.map(|(index, slot)| (slot.holds.map_or(usize::MAX, until_use), index));

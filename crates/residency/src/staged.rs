@@ -36,7 +36,7 @@ pub(crate) struct Staged {
 enum StagedBlock {
     /// Where it computes.
     Resident { device: DeviceId, weights: Vec<Weight> },
-    /// At this position of the ring's order.
+    /// At this position of the ring's order, behind those that travel if it stays coded.
     Streamed { position: usize },
 }
 
@@ -68,9 +68,14 @@ impl Staged {
         let host = devices.get(DeviceId::CPU)?;
         let (blocks, sources) = filled_beside(manifest, &layouts, host, |fills| {
             let mut blocks = Vec::new();
-            let mut sources = Vec::new();
+            let (mut sources, mut kept) = (Vec::new(), Vec::new());
+            let travelling = plan.blocks.iter().filter(|block| block.mode == BlockMode::Streamed).count();
             for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
                 blocks.push(match block.mode {
+                    BlockMode::Resident if block.is_kept_coded() => {
+                        kept.push(Source::Here(copying.kept(index, layout, block.home)?));
+                        StagedBlock::Streamed { position: travelling + kept.len() - 1 }
+                    }
                     BlockMode::Resident => copying.resident(index, block, layout)?,
                     BlockMode::Streamed => {
                         let source = copying.source((index, block, layout), compute, pinned.as_ref())?;
@@ -82,6 +87,7 @@ impl Staged {
                     }
                 });
             }
+            sources.extend(kept);
             Ok((blocks, sources))
         })?;
         copying.finish()?;
@@ -368,6 +374,33 @@ impl Copying<'_> {
         Ok(CodedBlock::new(host, self.manifest.weights_of(index), layout, buffer)?)
     }
 
+    /// A block that stays coded on a device, which is coded on the host before.
+    fn kept(&mut self, index: usize, layout: &BlockLayout, home: DeviceId) -> Result<CodedBlock> {
+        let host = self.devices.get(DeviceId::CPU)?.clone();
+        self.cancel.check()?;
+        // Parts that do not shrink are as long as they were, so this is always enough.
+        let waiting = host.allocate(layout.len())?;
+        let coded = CodedBlock::new(&host, self.manifest.weights_of(index), layout, waiting)?;
+        let coded = coded.ok_or_else(|| Error::Manifest {
+            name: self.manifest.name().to_owned(),
+            reason: format!("block {index} is longer when it is coded"),
+        })?;
+        let device = self.devices.get(home)?.clone();
+        let stay = self.allocate(&device, coded.travelling_bytes())?;
+        let stream = self.copy_stream(&device)?;
+        Ok(coded.moved_to(&stream, stay)?)
+    }
+
+    /// The stream that copies to a device.
+    fn copy_stream(&mut self, device: &Device) -> Result<Stream> {
+        if let Some(stream) = self.copies.get(&device.id()) {
+            return Ok(stream.clone());
+        }
+        let stream = device.open_stream(StreamKind::Copy)?.with_cancel(self.cancel);
+        self.copies.insert(device.id(), stream.clone());
+        Ok(stream)
+    }
+
     /// The weights of a block that computes on the host: where they lie in the file, or cast.
     fn host_weights(&mut self, index: usize, layout: &BlockLayout) -> Result<Vec<Weight>> {
         if !self.manifest.is_cast(index) {
@@ -384,14 +417,7 @@ impl Copying<'_> {
     fn block(&mut self, index: usize, layout: &BlockLayout, home: DeviceId) -> Result<Buffer> {
         let device = self.devices.get(home)?.clone();
         let buffer = self.allocate(&device, layout.len())?;
-        let stream = match self.copies.get(&home) {
-            Some(stream) => stream.clone(),
-            None => {
-                let stream = device.open_stream(StreamKind::Copy)?.with_cancel(self.cancel);
-                self.copies.insert(home, stream.clone());
-                stream
-            }
-        };
+        let stream = self.copy_stream(&device)?;
         let specs = self.manifest.weights_of(index);
         if self.manifest.is_cast(index) {
             let waiting = self.waiting(&device)?;
@@ -437,7 +463,7 @@ impl Copying<'_> {
         // A block that did not shrink as it was planned is plain.
         let travelling = streamed.zip(&sources).map(|((_, layout), source)| match source {
             Source::Host(HostBlock::Coded(coded)) => coded.travelling_bytes(),
-            Source::Host(_) | Source::Donor(_) => layout.len(),
+            Source::Host(_) | Source::Donor(_) | Source::Here(_) => layout.len(),
         });
         let largest = travelling.max().unwrap_or(0);
         let slots = (0..planned.slots)

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use device::Registry;
 use meta::{DType, DeviceId, Encoding};
@@ -176,12 +176,11 @@ fn a_step_that_the_link_limits_is_shorter() {
         let id = residency.load(manifest, plan.clone(), LoadOptions::default()).unwrap();
         let session = residency.open(id, &Cancel::default()).unwrap();
         forward(&session, &input()).unwrap();
-        let shortest = (0..3).map(|_| {
-            let start = Instant::now();
-            forward(&session, &input()).unwrap();
-            start.elapsed()
-        });
-        (plan.streamed_bytes(), shortest.min().unwrap_or(Duration::MAX).as_secs_f64())
+        // Several together: the ring runs ahead, so that one step may copy a block less and the next one more.
+        const STEPS: u32 = 6;
+        let start = Instant::now();
+        (0..STEPS).for_each(|_| drop(forward(&session, &input()).unwrap()));
+        (plan.streamed_bytes(), (start.elapsed() / STEPS).as_secs_f64())
     };
     let (plain_bytes, plain_s) = measure(CodingPolicy::Off);
     let (coded_bytes, coded_s) = measure(CodingPolicy::Force);

@@ -11,13 +11,13 @@ use crate::request::CodingPolicy;
 /// A step must be predicted to be shorter by this part before blocks are coded for it.
 const WORTHWHILE: f64 = 0.01;
 
-/// The plan with blocks coded as the request asks.
-pub(super) fn code(problem: &Problem<'_>, plan: Plan) -> Plan {
+/// The plan with blocks coded as the request asks. So many bytes of a room to decode in are there already.
+pub(super) fn code(problem: &Problem<'_>, plan: Plan, room_there: u64) -> Plan {
     let coding = &problem.request.coding;
     if coding.policy == CodingPolicy::Off || plan.ring.is_none() {
         return plan;
     }
-    let Some(mut coded) = with_coded(problem, &plan) else { return plan };
+    let Some(mut coded) = with_coded(problem, &plan, room_there) else { return plan };
     coded.prediction = draft::predict(problem, &coded);
     let shorter = coded.prediction.seconds_per_step < (1.0 - WORTHWHILE) * plan.prediction.seconds_per_step;
     let wanted = match coding.policy {
@@ -30,7 +30,7 @@ pub(super) fn code(problem: &Problem<'_>, plan: Plan) -> Plan {
 
 /// The plan with every block coded that can be and, unless coding is forced, is sooner decoded than the bytes that it saves
 /// would be sent. None if there is none, or no room to decode in.
-fn with_coded(problem: &Problem<'_>, plan: &Plan) -> Option<Plan> {
+fn with_coded(problem: &Problem<'_>, plan: &Plan, room_there: u64) -> Option<Plan> {
     let coding = &problem.request.coding;
     let mut coded = plan.clone();
     for (index, block) in coded.blocks.iter_mut().enumerate() {
@@ -49,14 +49,15 @@ fn with_coded(problem: &Problem<'_>, plan: &Plan) -> Option<Plan> {
     let slot_bytes = streamed().map(BlockPlan::travelling_bytes).max()?;
     let usage = coded.devices.iter_mut().find(|usage| usage.device == plan.compute)?;
     let without_ring = usage.total_bytes() - usage.ring_bytes;
+    let more = |ring: Ring| ring.bytes() - room_there.min(ring.room_bytes);
     let fits = |slots: usize| {
         let ring = Ring { slots, slot_bytes, room_bytes };
-        (without_ring + ring.bytes() <= usage.available_bytes).then_some(ring)
+        (without_ring + more(ring) <= usage.available_bytes).then_some(ring)
     };
     let planned = plan.ring?;
     // What the user was promised of the card holds: the ring takes no more than that of plain blocks, unless coding is
     // forced, which takes what room there is.
-    let as_large = |slots: &usize| Ring { slots: *slots, slot_bytes, room_bytes }.bytes() <= planned.bytes();
+    let as_large = |slots: &usize| more(Ring { slots: *slots, slot_bytes, room_bytes }) <= planned.bytes();
     let small = (1..=planned.slots).rev().find(as_large).and_then(fits);
     let forced = || (1..=planned.slots.min(2)).rev().find_map(fits);
     let ring = small.or_else(|| if coding.policy == CodingPolicy::Force { forced() } else { None })?;

@@ -208,9 +208,10 @@ pub(super) fn predict(problem: &Problem<'_>, plan: &Plan) -> Prediction {
     let mut timeline = Timeline::new(problem, &places);
     let decode_bytes_per_s = problem.request.coding.decode_bytes_per_s.unwrap_or(f64::INFINITY);
     for (step, block) in timeline.blocks.iter_mut().zip(&plan.blocks) {
-        if let (Some(coded), Some(copy_s)) = (block.coded_bytes, &mut step.copy_s) {
+        let Some(coded) = block.coded_bytes else { continue };
+        step.compute_s += block.bytes as f64 / decode_bytes_per_s;
+        if let Some(copy_s) = &mut step.copy_s {
             *copy_s *= coded as f64 / block.bytes.max(1) as f64;
-            step.compute_s += block.bytes as f64 / decode_bytes_per_s;
         }
     }
     // A slot whose block has been decoded is filled again while that block computes in the room.

@@ -8,13 +8,14 @@
 //!    was asked.
 //! 4. `draft` counts every device and predicts; `choose` repeats 3 and 4 for the ways to use other
 //!    accelerators, picks the ring and keeps the fastest. `search` finds what fits where the user's amounts do not.
-//!    `coding` then says which of the streamed blocks travel coded.
+//!    `coding` then says which of the streamed blocks travel coded, and `kept` whether blocks that stay are kept so.
 
 mod choose;
 mod coding;
 mod contiguous;
 mod draft;
 mod exchange;
+mod kept;
 mod layout;
 mod offload;
 mod problem;
@@ -37,12 +38,13 @@ use problem::Problem;
 pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     let problem = Problem::new(request)?;
     check_devices(&request.allocation, &problem.scale())?;
-    match decide(&problem) {
+    let decided = decide(&problem).map(|plan| coding::code(&problem, plan, 0));
+    match kept::mix(&problem, decided) {
         Err(PlanError::NoRoom { device, wanted, weights, ring, working, available, nearest: None }) => {
             let nearest = search::nearest(&problem);
             Err(PlanError::NoRoom { device, wanted, weights, ring, working, available, nearest })
         }
-        result => result.map(|plan| coding::code(&problem, plan)),
+        result => result,
     }
 }
 

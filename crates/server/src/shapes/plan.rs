@@ -35,7 +35,8 @@ pub struct BlockShape {
     pub runs_on: String,
     /// `resident` or `streamed`.
     pub mode: &'static str,
-    /// Its bytes in host memory and on the link, where it travels losslessly coded.
+    /// Its bytes when it is losslessly coded, where it is: in host memory and on the link if it is streamed, else where it
+    /// lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coded_bytes: Option<u64>,
 }
