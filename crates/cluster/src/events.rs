@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use engine::{Event, EventSink, JobEvent, JobFailure, JobStatus, JobStore, Message, Milestone, Progress, Record};
+use engine::{
+    Event, EventSink, JobEvent, JobFailure, JobStatus, JobStore, Message, Milestone, Progress, Record,
+};
 use futures_util::StreamExt;
 use graph::{Identity, Map, Picture};
 use residency::FreeRequest;
@@ -54,7 +56,13 @@ enum What {
     /// A record that has this message alone.
     Message(String),
     Started(Node),
-    Progress { node: Node, value: f64, max: f64, is_plain: bool, picture: Option<(usize, usize, bool)> },
+    Progress {
+        node: Node,
+        value: f64,
+        max: f64,
+        is_plain: bool,
+        picture: Option<(usize, usize, bool)>,
+    },
     Text(Node, String),
     Executed(Node, Option<Map>),
     Finished(Node),
@@ -101,7 +109,10 @@ impl NatsStore {
             Event::Queue { .. } => return, // every front sees the queue itself
             Event::Notice(line) => {
                 let what = What::Notice(format!("{worker}: {line}"));
-                return self.publish(&Told { worker: worker.to_owned(), prompt_id: String::new(), client_id: None, what }, &[]);
+                return self.publish(
+                    &Told { worker: worker.to_owned(), prompt_id: String::new(), client_id: None, what },
+                    &[],
+                );
             }
             Event::Job { prompt_id, client_id, event, .. } => (prompt_id, client_id, event),
         };
@@ -364,7 +375,12 @@ impl Relay {
             let (prompt_id, client_id) = (id.into(), client_id.clone());
             self.sink.event(Event::Job { prompt_id, client_id, place: None, event });
         };
-        entry.messages.iter().filter(|message| message.milestone.is_end()).cloned().for_each(|end| tell(JobEvent::Message(end)));
+        entry
+            .messages
+            .iter()
+            .filter(|message| message.milestone.is_end())
+            .cloned()
+            .for_each(|end| tell(JobEvent::Message(end)));
         tell(JobEvent::Ended { last: None });
         self.remember(id);
     }
@@ -376,7 +392,12 @@ fn read(prompt_id: &str, what: What, rgb: Option<Vec<u8>>) -> Option<JobEvent> {
         What::Message(text) => JobEvent::Message(read_message(prompt_id, &text)?),
         What::Started(node) => JobEvent::Started(node.identity()),
         What::Progress { node, value, max, is_plain, picture } => {
-            let picture = picture.zip(rgb).map(|((width, height, is_result), rgb)| Picture { width, height, rgb, is_result });
+            let picture = picture.zip(rgb).map(|((width, height, is_result), rgb)| Picture {
+                width,
+                height,
+                rgb,
+                is_result,
+            });
             // A part may be lost when the connection is.
             let picture = picture.filter(|it| it.rgb.len() == 3 * it.width * it.height);
             JobEvent::Progress(Progress { identity: node.identity(), value, max, picture, is_plain })

@@ -120,7 +120,8 @@ impl FileExchange for SharedFiles {
 
     fn share(&self, place: Place, name: &str) -> runtime::Result<()> {
         let path = self.folders.inside(place, name)?;
-        let bytes = std::fs::read(&path).map_err(|source| runtime::Error::Io { path: path.clone(), source })?;
+        let bytes =
+            std::fs::read(&path).map_err(|source| runtime::Error::Io { path: path.clone(), source })?;
         let listed = Listed {
             path: format!("{}/{name}", place.name()),
             hash: hash_of(&bytes),
@@ -144,7 +145,8 @@ impl FileExchange for SharedFiles {
 
 impl OutputStore for SharedFiles {
     fn begin(&self, place: Place, prefix: &str, size: (usize, usize)) -> runtime::Result<Box<dyn Saving>> {
-        let prefix = self.under.as_ref().map_or_else(|| prefix.to_owned(), |under| format!("{under}/{prefix}"));
+        let prefix =
+            self.under.as_ref().map_or_else(|| prefix.to_owned(), |under| format!("{under}/{prefix}"));
         let inner = OutputStore::begin(&self.folders, place, &prefix, size)?;
         let files = SharedFiles::new(Arc::clone(&self.store), self.folders.clone(), None);
         Ok(Box::new(SharedSaving { inner, files }))

@@ -62,7 +62,9 @@ impl NatsStore {
         let failed = |why: String| Error::Request { what: "take what a worker says of itself", why };
         let mut bytes = serde_json::to_vec(entry).map_err(|error| failed(error.to_string()))?;
         if bytes.len() > LARGEST {
-            tracing::warn!("the names of the model files are too many to be told: fronts list their own only");
+            tracing::warn!(
+                "the names of the model files are too many to be told: fronts list their own only"
+            );
             let short = WorkerEntry { files: BTreeMap::new(), ..entry.clone() };
             bytes = serde_json::to_vec(&short).map_err(|error| failed(error.to_string()))?;
         }
