@@ -25,6 +25,8 @@ const MOST_LOSSES: u32 = 3;
 const MOST_ENDED: usize = 100_000;
 /// How long the end of a job is tried to be kept while the server is away.
 pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(600);
+/// How long the server may take to say whether there is a job.
+const FETCH_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks for jobs of lost workers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two tries.
@@ -168,7 +170,10 @@ impl NatsStore {
         let failed = |why: String| Error::Request { what: "deliver a job", why };
         let batch = self.connection.consumer.fetch().max_messages(1).messages().await;
         let mut batch = batch.map_err(|error| failed(error.to_string()))?;
-        batch.next().await.transpose().map_err(|error| failed(error.to_string()))
+        // A server that goes away after it was asked never says that there is nothing.
+        let next = tokio::time::timeout(FETCH_PATIENCE, batch.next()).await;
+        let next = next.map_err(|_| failed(format!("no answer in {} s", FETCH_PATIENCE.as_secs())))?;
+        next.transpose().map_err(|error| failed(error.to_string()))
     }
 
     /// Makes a delivered message a claim; none if its job is over, or was given up.
