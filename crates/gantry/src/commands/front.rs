@@ -57,9 +57,12 @@ impl Front {
 
     /// Tells clients what workers tell, and lists what they have, from now on.
     pub(super) fn follow(&self, sink: &Arc<dyn EventSink>, folders: Folders) -> Result<()> {
-        self.store.relay(Arc::clone(sink))?;
-        let store = Arc::clone(&self.store);
+        let (store, sink) = (Arc::clone(&self.store), Arc::clone(sink));
+        // On a thread of its own: who asks the queue waits for it.
         let look = move || {
+            if let Err(error) = store.relay(sink) {
+                tracing::error!("clients are told nothing of what workers do: {error}");
+            }
             let mut known = BTreeSet::new();
             loop {
                 match store.workers() {
