@@ -118,7 +118,9 @@ fn work(
             tracing::info!("stopping after the job that runs, if one does");
             engine.drain();
         }
-        if due <= Instant::now() {
+        // What it runs is told at once.
+        let has_changed = !sink.work().keys().eq(about.running.iter());
+        if has_changed || due <= Instant::now() {
             if signs % LOOKS_AT_FILES == 0 {
                 about.files = files(runtime);
             }
