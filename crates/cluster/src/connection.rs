@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use async_nats::jetstream::kv::Store;
+use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions};
 
 use crate::error::Error;
 
 /// What the stream and the states look like. Raised when they change.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
+/// How long a worker is known that says nothing.
+pub(crate) const WORKER_LIFE: Duration = Duration::from_secs(15);
 /// How long a connection may take to be made, and a request to be answered.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -54,6 +57,13 @@ pub(crate) struct Connection {
     pub(crate) consumer: PullConsumer,
     pub(crate) states: Store,
     pub(crate) subject: String,
+    /// The files that machines share, by their names.
+    pub(crate) files: Store,
+    /// Their bytes, by what they are.
+    pub(crate) objects: ObjectStore,
+    /// Who works, for as long as it says so.
+    pub(crate) workers: Store,
+    pub(crate) pool: String,
 }
 
 impl Connection {
@@ -84,9 +94,14 @@ impl Connection {
         };
         let consumer = stream.get_or_create_consumer("workers", consumer).await;
         let consumer = consumer.map_err(|error| Error::request("open the workers' consumer", error))?;
-        let states = open_bucket(&jetstream, &format!("gantry_{pool}")).await?;
-        let connection = Connection { client, jetstream, consumer, states, subject };
-        connection.check_protocol(pool).await?;
+        let states = open_bucket(&jetstream, &format!("gantry_{pool}"), Duration::ZERO).await?;
+        let files = open_bucket(&jetstream, &format!("gantry_{pool}_files"), Duration::ZERO).await?;
+        let workers = open_bucket(&jetstream, &format!("gantry_{pool}_workers"), WORKER_LIFE).await?;
+        let objects = open_objects(&jetstream, &format!("gantry_{pool}")).await?;
+        let pool = pool.clone();
+        let connection =
+            Connection { client, jetstream, consumer, states, subject, files, objects, workers, pool };
+        connection.check_protocol(&config.pool).await?;
         Ok(connection)
     }
 
@@ -108,18 +123,34 @@ impl Connection {
 
 /// Opens a bucket, which is made if it is new. Its stream is described here: the client (0.51) cannot read what
 /// nats-server 2.9.10 answers to its own call that makes buckets.
-async fn open_bucket(jetstream: &jetstream::Context, name: &str) -> Result<Store, Error> {
+async fn open_bucket(jetstream: &jetstream::Context, name: &str, max_age: Duration) -> Result<Store, Error> {
     let stream = stream::Config {
         name: format!("KV_{name}"),
         subjects: vec![format!("$KV.{name}.>")],
         max_messages_per_subject: 1,
         allow_rollup: true,
         allow_direct: true,
+        max_age,
         ..stream::Config::default()
     };
     let failed = |why: String| Error::Request { what: "open the bucket of states", why };
     jetstream.get_or_create_stream(stream).await.map_err(|error| failed(error.to_string()))?;
     jetstream.get_key_value(name).await.map_err(|error| failed(error.to_string()))
+}
+
+/// Opens the store of files' bytes, which is made if it is new; for the same reason by its stream.
+async fn open_objects(jetstream: &jetstream::Context, name: &str) -> Result<ObjectStore, Error> {
+    let stream = stream::Config {
+        name: format!("OBJ_{name}"),
+        subjects: vec![format!("$O.{name}.C.>"), format!("$O.{name}.M.>")],
+        allow_rollup: true,
+        allow_direct: true,
+        discard: stream::DiscardPolicy::New,
+        ..stream::Config::default()
+    };
+    let failed = |why: String| Error::Request { what: "open the store of files", why };
+    jetstream.get_or_create_stream(stream).await.map_err(|error| failed(error.to_string()))?;
+    jetstream.get_object_store(name).await.map_err(|error| failed(error.to_string()))
 }
 
 async fn connect(config: &ClusterConfig) -> Result<Client, Error> {

@@ -6,15 +6,22 @@
 //! ```
 //!
 //! A claim is a message that is not acknowledged; progress acknowledgements renew it, and the server delivers it again
-//! when they stop. Who ends a job is decided by the state's revision, so a job ends once however often it ran. A job whose
+//! when they stop. What jobs tell goes over plain NATS ([`NatsStore::tell`]), files are in its object store, named by
+//! what they are ([`SharedFiles`]), and workers say every few seconds that they live ([`WorkerEntry`]). Who ends a job is decided by the state's revision, so a job ends once however often it ran. A job whose
 //! workers were lost three times is recorded as failed, and the reason is kept under `dead.<prompt id>`.
 #![forbid(unsafe_code)]
 
 mod connection;
 mod error;
+mod events;
+mod files;
+mod registry;
 mod state;
 mod store;
 
 pub use connection::ClusterConfig;
 pub use error::Error;
+pub use events::Order;
+pub use files::SharedFiles;
+pub use registry::{WorkerDevice, WorkerEntry};
 pub use store::NatsStore;

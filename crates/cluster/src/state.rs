@@ -84,7 +84,7 @@ impl Known {
             identities: record.identities.clone(),
             succeeded: record.status == JobStatus::Completed,
             messages: record.messages.clone(),
-            worker: record.worker.clone(),
+            worker: record.worker.clone().or_else(|| self.state.worker.clone()),
         })
     }
 

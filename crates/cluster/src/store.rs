@@ -21,21 +21,23 @@ use crate::state::{Known, Mirror, Phase, State};
 
 /// Workers that may be lost with a job before it counts as failed.
 const MOST_LOSSES: u32 = 3;
+/// Jobs that ended and nobody asked for.
+const MOST_ENDED: usize = 100_000;
 /// How long the end of a job is tried to be kept while the server is away.
-const FINISH_PATIENCE: Duration = Duration::from_secs(600);
-/// How long the server may take to say that there is no job.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(600);
+/// How long the server may take to say whether there is a job.
+const FETCH_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks for jobs of lost workers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
 /// A queue and its history on a NATS server. Its calls wait for the server and must not be made from async code, but for
 /// those that only ask.
 pub struct NatsStore {
-    threads: Runtime,
-    connection: Arc<Connection>,
-    shared: Arc<Copy>,
+    pub(crate) threads: Runtime,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) shared: Arc<Copy>,
     /// The messages of the claims of this process, by the claim's sequence.
     held: Mutex<HashMap<i64, Message>>,
     abandoned: Mutex<Vec<Abandoned>>,
@@ -43,14 +45,36 @@ pub struct NatsStore {
 
 /// The copy of the states, and who is told of changes.
 #[derive(Default)]
-struct Copy {
+pub(crate) struct Copy {
     mirror: Mutex<Mirror>,
     wakes: Mutex<Vec<Wake>>,
+    /// Jobs that were seen to end, for those who tell it.
+    ended: Mutex<Vec<String>>,
 }
 
 impl Copy {
-    fn mirror(&self) -> MutexGuard<'_, Mirror> {
+    pub(crate) fn mirror(&self) -> MutexGuard<'_, Mirror> {
         self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The jobs that were seen to end since it was asked last.
+    pub(crate) fn take_ended(&self) -> Vec<String> {
+        std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes a state over, and notes whether the job ended by it.
+    fn note(&self, id: &str, known: Known) {
+        let has_ended = known.state.phase == Phase::Finished;
+        let mut mirror = self.mirror();
+        let ran = mirror.jobs.get(id).is_some_and(|old| old.state.phase != Phase::Finished);
+        mirror.note(id, known);
+        drop(mirror);
+        if has_ended && ran {
+            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            if ended.len() < MOST_ENDED {
+                ended.push(id.to_owned());
+            }
+        }
     }
 
     fn wake(&self) {
@@ -124,7 +148,7 @@ impl NatsStore {
         let changed = self.connection.states.update(key, state.bytes().into(), revision).await;
         let revision = changed.map_err(|error| Error::request("change the state of a job", error))?;
         if let Ok(known) = Known::new(state.clone(), revision) {
-            self.shared.mirror().note(id, known);
+            self.shared.note(id, known);
         }
         Ok(revision)
     }
@@ -146,10 +170,9 @@ impl NatsStore {
         let failed = |why: String| Error::Request { what: "deliver a job", why };
         let batch = self.connection.consumer.fetch().max_messages(1).messages().await;
         let mut batch = batch.map_err(|error| failed(error.to_string()))?;
-        // A server that ends before it answers never will: its successor does not know of this request. What it sent
-        // too late is delivered again, and nobody has claimed it.
-        let next = tokio::time::timeout(ANSWER_PATIENCE, batch.next()).await;
-        let next = next.map_err(|_| failed(format!("no answer in {ANSWER_PATIENCE:?}")))?;
+        // A server that goes away after it was asked never says that there is nothing.
+        let next = tokio::time::timeout(FETCH_PATIENCE, batch.next()).await;
+        let next = next.map_err(|_| failed(format!("no answer in {} s", FETCH_PATIENCE.as_secs())))?;
         next.transpose().map_err(|error| failed(error.to_string()))
     }
 
@@ -441,7 +464,7 @@ fn note(shared: &Copy, id: &str, entry: &async_nats::jetstream::kv::Entry) {
     } else {
         let known = serde_json::from_slice::<State>(&entry.value).ok();
         match known.map(|state| Known::new(state, entry.revision)) {
-            Some(Ok(known)) => shared.mirror().note(id, known),
+            Some(Ok(known)) => shared.note(id, known),
             _ => tracing::error!("the state of job {id} cannot be read"),
         }
     }

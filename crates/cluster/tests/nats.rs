@@ -4,12 +4,14 @@
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::{ClusterConfig, Error, NatsStore};
-use engine::{Job, JobStatus, JobStore, Record, WorkerName};
+use cluster::{ClusterConfig, Error, NatsStore, SharedFiles};
+use engine::{Event, EventSink, Job, JobEvent, JobStatus, JobStore, Milestone, Record, WorkerName};
+use runtime::folders::Place;
+use runtime::{FileExchange, Folders};
 use testkit::ScratchDir;
 
 const LEASE: Duration = Duration::from_millis(900);
@@ -184,6 +186,89 @@ fn refusals_say_what_to_do() {
     );
     let pool = refusal(&ClusterConfig { pool: "a.b".to_owned(), ..with("right") }).to_string();
     assert!(pool.contains("\"a.b\" is no name"), "{pool}");
+}
+
+/// Writes down what it is told of jobs.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl EventSink for Notes {
+    fn event(&self, event: Event) {
+        let Event::Job { prompt_id, event, .. } = event else { return };
+        let what = match event {
+            JobEvent::Message(message) if message.milestone == Milestone::Started => "start".to_owned(),
+            JobEvent::Message(_) => "end".to_owned(),
+            JobEvent::Progress(progress) => {
+                let picture = progress.picture.unwrap();
+                assert!(picture.rgb.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
+                format!("{} of {}: {}", progress.value, progress.max, picture.rgb.len())
+            }
+            JobEvent::Ended { .. } => "over".to_owned(),
+            other => format!("{other:?}"),
+        };
+        self.0.lock().unwrap().push(format!("{} {what}", &prompt_id[..4]));
+    }
+}
+
+#[test]
+fn fronts_are_told_in_order_and_of_ends_that_nobody_told() {
+    let Some(server) = Server::start(&[]) else { return };
+    let (front, worker) = (Arc::new(server.open("a")), server.open("a"));
+    let notes = Arc::new(Notes::default());
+    front.relay(Arc::clone(&notes) as Arc<dyn EventSink>).unwrap();
+    let told = |id: &str, event: JobEvent| {
+        worker.tell("w", &Event::Job { prompt_id: id.into(), client_id: None, place: None, event });
+    };
+    let message = |milestone| JobEvent::Message(engine::Message { at_ms: 1, milestone });
+    let identity = Arc::new(graph::Identity {
+        node: "1".into(),
+        display: "1".into(),
+        parent: None,
+        real: "1".into(),
+        class: "A".to_owned(),
+    });
+    // A picture that no single message can have.
+    let rgb: Vec<u8> = (0..3 * 800 * 800).map(|at| (at % 251) as u8).collect();
+    let picture = Some(graph::Picture { width: 800, height: 800, rgb, is_result: true });
+    told("aaaa", message(Milestone::Started));
+    let progress = engine::Progress { identity, value: 2.0, max: 5.0, picture, is_plain: false };
+    told("aaaa", JobEvent::Progress(progress));
+    let late = Event::Job {
+        prompt_id: "aaaa".into(),
+        client_id: None,
+        place: None,
+        event: message(Milestone::Succeeded),
+    };
+    worker.tell("a worker that lost the job", &late);
+    told("aaaa", message(Milestone::Succeeded));
+    told("aaaa", JobEvent::Ended { last: None });
+    // A job whose worker told nothing of its end.
+    let silent = Job { prompt_id: "bbbb0000".to_owned(), ..job(&front) };
+    front.submit(silent).unwrap();
+    let claim = soon("it is delivered", || worker.claim(&WorkerName::new(), LEASE).unwrap());
+    let end = engine::Message { at_ms: 1, milestone: Milestone::Succeeded };
+    assert!(worker.finish(&claim, &Record { messages: vec![end], ..record() }).unwrap());
+    soon("its end is told", || (notes.0.lock().unwrap().len() == 6).then_some(()));
+    let expected = ["aaaa start", "aaaa 2 of 5: 1920000", "aaaa end", "aaaa over", "bbbb end", "bbbb over"];
+    assert_eq!(*notes.0.lock().unwrap(), expected);
+}
+
+#[test]
+fn files_are_brought_and_changed_ones_brought_again() {
+    let Some(server) = Server::start(&[]) else { return };
+    let machine =
+        |folder: &ScratchDir| SharedFiles::new(Arc::new(server.open("a")), Folders::at(folder.path()), None);
+    let (here, there) = (ScratchDir::new().unwrap(), ScratchDir::new().unwrap());
+    let (one, two) = (machine(&here), machine(&there));
+    assert!(!two.bring(Place::Input, "a b/ö.png").unwrap(), "nobody has it");
+    for bytes in [vec![7_u8; 3 << 20], vec![8; 5]] {
+        std::fs::create_dir_all(here.join("input/a b")).unwrap();
+        std::fs::write(here.join("input/a b/ö.png"), &bytes).unwrap();
+        one.share(Place::Input, "a b/ö.png").unwrap();
+        assert!(two.bring(Place::Input, "a b/ö.png").unwrap());
+        assert_eq!(std::fs::read(there.join("input/a b/ö.png")).unwrap(), bytes);
+    }
+    assert!(two.bring(Place::Input, "../x").is_err(), "it leaves its folder");
 }
 
 /// Workers claim, and now and then vanish with what they have; the server is killed twice meanwhile.

@@ -26,6 +26,7 @@ mod observer;
 mod place;
 mod queue;
 mod record;
+mod remote;
 mod shared;
 mod sqlite;
 mod store;
@@ -54,6 +55,7 @@ pub use message::{JobFailure, Message, Milestone, NodeIdentity};
 pub use place::{JobPlace, NamedDevices};
 pub use queue::{AcceptedJob, QueueView, Refused, Submission};
 pub use record::Record;
+pub use remote::RemoteWorkers;
 pub use sqlite::SqliteStore;
 pub use sqlite::exchange::{job_text, read_job, read_record, record_text};
 pub use store::{Abandoned, Choice, Claim, JobStore, Wake, WorkerName};
@@ -86,6 +88,12 @@ pub struct EngineConfig {
     pub workers: Vec<DeviceId>,
     /// Says which devices a prompt names: a job has them for itself while it runs. Asked only if there are several workers.
     pub named_devices: Option<NamedDevices>,
+    /// Where jobs are, if not in the database.
+    pub store: Option<Arc<dyn JobStore>>,
+    /// Who runs the jobs, if nobody here does: then the engine has no workers of its own.
+    pub remote: Option<Arc<dyn RemoteWorkers>>,
+    /// What the workers are called in a store that others share; a name that nobody has if none is given.
+    pub name: Option<String>,
 }
 
 impl Default for EngineConfig {
@@ -100,6 +108,9 @@ impl Default for EngineConfig {
             lease: Duration::from_secs(30),
             workers: Vec::new(),
             named_devices: None,
+            store: None,
+            remote: None,
+            name: None,
         }
     }
 }
@@ -113,6 +124,7 @@ pub struct Engine {
     handle: Arc<dyn WorkerHandle>,
     workers: Vec<JoinHandle<()>>,
     heart: Option<JoinHandle<()>>,
+    remote: Option<Arc<dyn RemoteWorkers>>,
 }
 
 impl Engine {
@@ -127,8 +139,11 @@ impl Engine {
         runtime: Arc<Runtime>,
         sink: Arc<dyn EventSink>,
     ) -> Result<Engine, Error> {
-        let store = SqliteStore::open(config.database.as_deref(), config.history_limit)?;
-        Engine::with_store(config, Arc::new(store), catalogue, runtime, sink)
+        let store = match &config.store {
+            Some(store) => Arc::clone(store),
+            None => Arc::new(SqliteStore::open(config.database.as_deref(), config.history_limit)?),
+        };
+        Engine::with_store(config, store, catalogue, runtime, sink)
     }
 
     /// Starts the workers on a store that may be shared with others; the database of the configuration does not count.
@@ -153,11 +168,13 @@ impl Engine {
             false => (config.workers, names),
         };
         let executor = Executor::new(Arc::clone(&catalogue), config.cache);
-        let crew = Crew { devices, named: config.named_devices };
+        let crew = Crew { devices, named: config.named_devices, name: config.name };
         let shared = Arc::new(Shared::new(catalogue, runtime, sink, store, (crew, config.lease)));
         // From here on, dropping the engine ends the workers.
-        let mut engine = Engine { shared, handle, workers: Vec::new(), heart: None };
-        engine.start_threads(names, &executor, config.host_memory)?;
+        let mut engine = Engine { shared, handle, workers: Vec::new(), heart: None, remote: config.remote };
+        if engine.remote.is_none() {
+            engine.start_threads(names, &executor, config.host_memory)?;
+        }
         Ok(engine)
     }
 
@@ -225,7 +242,10 @@ impl Engine {
 
     /// Ends the jobs that run, or only the one named if it does; whether one was told to end.
     pub fn interrupt(&self, id: Option<&str>) -> bool {
-        self.shared.turn().interrupt(id)
+        match &self.remote {
+            Some(remote) => remote.interrupt(id),
+            None => self.shared.turn().interrupt(id),
+        }
     }
 
     /// Ends a job wherever it is: waiting or running. Whether it was either.
@@ -289,7 +309,21 @@ impl Engine {
 
     /// Asks for memory; done once no job runs, and before another begins. Returns at once.
     pub fn free(&self, request: FreeRequest) {
-        self.shared.free(request);
+        match &self.remote {
+            Some(remote) => remote.free(request),
+            None => self.shared.free(request),
+        }
+    }
+
+    /// Begins no other job, and ends the workers when those that run have ended. Returns at once.
+    pub fn drain(&self) {
+        self.shared.drain();
+    }
+
+    /// Whether all workers have ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.turn().is_over()
     }
 }
 

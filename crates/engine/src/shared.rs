@@ -43,6 +43,18 @@ pub(crate) struct Crew {
     pub(crate) devices: Vec<DeviceId>,
     /// Which devices a prompt names.
     pub(crate) named: Option<NamedDevices>,
+    /// What they are called in the store.
+    pub(crate) name: Option<String>,
+}
+
+impl Crew {
+    fn worker_name(&self, device: DeviceId) -> WorkerName {
+        match &self.name {
+            None => WorkerName::new(),
+            Some(name) if self.devices.len() == 1 => WorkerName(name.as_str().into()),
+            Some(name) => WorkerName(format!("{name}/{device}").into()),
+        }
+    }
 }
 
 /// The workers' turn, and how those who wait for a change of it are woken.
@@ -96,7 +108,7 @@ impl Shared {
         // What the store has from before waits already.
         turn.note_waiting();
         let (telling, free) = (Mutex::default(), FreeFlags::default());
-        let names = crew.devices.iter().map(|_| WorkerName::new()).collect();
+        let names = crew.devices.iter().map(|device| crew.worker_name(*device)).collect();
         Shared { catalogue, runtime, sink, store, names, lease, crew, turn, telling, free }
     }
 
@@ -155,6 +167,11 @@ impl Shared {
 
     pub(crate) fn stop(&self) {
         self.turn().stop();
+        self.turn.wake.notify_all();
+    }
+
+    pub(crate) fn drain(&self) {
+        self.turn().drain();
         self.turn.wake.notify_all();
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Turn {
     /// Whether somebody frees memory.
     is_freeing: bool,
     is_stopping: bool,
+    /// Whether no other job is to begin.
+    is_draining: bool,
     /// Workers that have not ended.
     working: usize,
 }
@@ -79,13 +81,14 @@ impl Turn {
             is_free_requested: false,
             is_freeing: false,
             is_stopping: false,
+            is_draining: false,
             working: workers,
         }
     }
 
     /// What there is for a worker. Memory is freed between jobs: none begins until it is, and it waits for those that run.
     pub(crate) fn next(&self, worker: usize) -> Option<Step> {
-        if self.is_stopping {
+        if self.is_stopping || (self.is_draining && self.running.is_empty() && self.looking == 0) {
             return Some(Step::Stop);
         }
         if self.is_freeing {
@@ -94,7 +97,7 @@ impl Turn {
         if self.is_free_requested {
             return (self.running.is_empty() && self.looking == 0).then_some(Step::Free);
         }
-        self.may_claim[worker].then_some(Step::Look)
+        (self.may_claim[worker] && !self.is_draining).then_some(Step::Look)
     }
 
     /// The same, which the worker does from now on.
@@ -202,6 +205,11 @@ impl Turn {
         }
     }
 
+    /// No other job begins; when those that run have ended, the workers do.
+    pub(crate) fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
     /// A worker has ended.
     pub(crate) fn note_over(&mut self) {
         self.working = self.working.saturating_sub(1);
@@ -276,5 +284,17 @@ mod tests {
         assert!(!turn.is_over());
         turn.note_over();
         assert!(turn.is_over());
+    }
+
+    #[test]
+    fn a_drained_worker_ends_what_it_has_and_begins_nothing() {
+        let mut turn = Turn::new(1);
+        turn.note_waiting();
+        assert_eq!(turn.take(0), Some(Step::Look));
+        turn.drain();
+        turn.note_waiting();
+        assert_eq!(turn.next(0), None, "it still looks");
+        turn.looked();
+        assert_eq!(turn.next(0), Some(Step::Stop));
     }
 }

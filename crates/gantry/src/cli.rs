@@ -1,5 +1,6 @@
 //! The command line as it is written.
 
+mod cluster;
 pub(crate) mod comfy_flags;
 mod doctor;
 mod pull;
@@ -19,6 +20,7 @@ use placement::CodingPolicy;
 
 use crate::drawing::STRENGTHS;
 use crate::machine::LogicalGpus;
+pub(crate) use cluster::{QueueArgs, WorkerArgs, WorkersArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use pull::PullArgs;
 pub(crate) use running::{ConfigArgs, FreeArgs, ListArgs, PeerArgs, PsArgs, StopArgs};
@@ -117,6 +119,15 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  gantry serve --comfy-dir ~/ComfyUI\n  \
         gantry serve --listen --port 8188 --token SECRET")]
     Serve(Box<ServeArgs>),
+    /// Take jobs from a queue that several machines share, and run them here
+    #[command(
+        after_help = "Examples:\n  gantry worker --queue nats://10.0.0.5:4222 --name attic --comfy-dir ~/ComfyUI\n\n\
+        Ctrl-C or SIGTERM ends it after the job that runs; nothing is lost if it is killed."
+    )]
+    Worker(Box<WorkerArgs>),
+    /// Show the workers of a shared queue: what each has and does
+    #[command(after_help = "Examples:\n  gantry workers --queue nats://10.0.0.5:4222")]
+    Workers(WorkersArgs),
     /// Run a workflow file, in the API's or the editor's format
     #[command(after_help = "Examples:\n  gantry run workflow.json -o pictures\n  \
         gantry run picture.png --set 3.seed=7 --comfy-dir ~/ComfyUI")]

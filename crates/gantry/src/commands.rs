@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod draw;
 mod free;
+mod front;
 mod inspect;
 mod list;
 mod plan;
@@ -17,6 +18,8 @@ mod run;
 mod selftest;
 mod serve;
 mod stop;
+mod worker;
+mod workers;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,6 +38,8 @@ pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
     let _ = QUIET.set(cli.quiet);
     match &cli.command {
         Command::Serve(args) => serve::run(&Machine::open(&cli.machine)?, args, notes),
+        Command::Worker(args) => worker::run(&Machine::open(&cli.machine)?, args, notes),
+        Command::Workers(args) => workers::run(args),
         Command::Run(args) => run::run(&Machine::open(&cli.machine)?, args),
         Command::Pull(args) => pull::run(&cli.machine, args),
         Command::List(args) => list::run(args),

@@ -7,8 +7,9 @@ mod extra_paths;
 mod listing;
 mod saving;
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use indexmap::IndexMap;
 
@@ -31,6 +32,8 @@ pub struct Folders {
     models: IndexMap<String, ModelFolder>,
     /// What was found in them.
     listings: Listings,
+    /// Names that other machines have, by key: they are listed, and cannot be found here.
+    elsewhere: Arc<RwLock<BTreeMap<String, Vec<String>>>>,
 }
 
 /// Where everything is, before it is looked at. [`Layout::at`] has ComfyUI's names; change what differs.
@@ -172,7 +175,18 @@ impl Folders {
     pub fn listing(&self, key: &str) -> Arc<[String]> {
         let key = without_alias(key);
         let Some(folder) = self.models.get(key) else { return Arc::from([]) };
-        self.listings.files(key, &folder.places, folder.extensions, &folder.files)
+        let here = self.listings.files(key, &folder.places, folder.extensions, &folder.files);
+        let elsewhere = self.elsewhere.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(names) = elsewhere.get(key).filter(|names| !names.is_empty()) else { return here };
+        let mut all: Vec<String> = here.iter().chain(names).cloned().collect();
+        all.sort();
+        all.dedup();
+        all.into()
+    }
+
+    /// Lists these names from now on beside what is here: files that other machines have, by key.
+    pub fn set_elsewhere(&self, names: BTreeMap<String, Vec<String>>) {
+        *self.elsewhere.write().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
     /// The file of that name under a key, if there is one.

@@ -43,7 +43,7 @@ pub use kept::KeptPictures;
 pub use loading::{Opened, Wanted};
 pub use measuring::{Bandwidth, bandwidth, bandwidth_between};
 pub use network::{Network, Placing, Source, runnable};
-pub use outputs::{OutputStore, SavedFile, Saving};
+pub use outputs::{FileExchange, OutputStore, SavedFile, Saving};
 pub use questions::{PlanQuestion, Role, SaidPlacing};
 pub use runtime::{PreviewMethod, Runtime, Settings};
 pub use stats::ModelStats;

@@ -44,6 +44,21 @@ pub trait OutputStore: fmt::Debug + Send + Sync {
     fn path(&self, name: &str) -> Result<PathBuf>;
 }
 
+/// Files that machines share: each has its own folders, and they bring each other what is missing there.
+pub trait FileExchange: fmt::Debug + Send + Sync {
+    /// Brings a file of a place into the folder here, unless it is there as it should be; whether others have it.
+    ///
+    /// # Errors
+    /// It cannot be fetched or written.
+    fn bring(&self, place: Place, name: &str) -> Result<bool>;
+
+    /// Lets others have a file of a place as it is in the folder here.
+    ///
+    /// # Errors
+    /// It cannot be read or sent.
+    fn share(&self, place: Place, name: &str) -> Result<()>;
+}
+
 /// Files that one call saves, one after the other.
 pub trait Saving {
     /// Saves a file, the `batch`th of this call, whole and under the next free name.

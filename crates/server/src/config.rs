@@ -44,7 +44,12 @@ pub struct ServerConfig {
     pub process: ProcessInfo,
     /// Reads how busy and how warm devices are, if anybody can.
     pub sensors: Option<SensorReader>,
+    /// The workers on other machines, if jobs run there.
+    pub workers: Option<WorkerReader>,
 }
+
+/// Tells what workers on other machines have and do, as JSON, or why that is not known now.
+pub type WorkerReader = Arc<dyn Fn() -> std::result::Result<serde_json::Value, String> + Send + Sync>;
 
 /// Reads the sensors of a device; nothing if it has none.
 pub type SensorReader = Arc<dyn Fn(DeviceId) -> Option<Reading> + Send + Sync>;
@@ -100,6 +105,7 @@ impl ServerConfig {
             files,
             process: ProcessInfo::default(),
             sensors: None,
+            workers: None,
         }
     }
 

@@ -37,7 +37,8 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn;
 use axum::routing::get;
-use runtime::Folders;
+use runtime::folders::Place;
+use runtime::{FileExchange, Folders};
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::app::with_api_alias;
@@ -68,6 +69,8 @@ pub struct FilesConfig {
     pub max_upload_bytes: u64,
     /// The log that the front end shows.
     pub logs: LogRing,
+    /// Where files of other machines come from.
+    pub exchange: Option<Arc<dyn FileExchange>>,
 }
 
 impl Default for FilesConfig {
@@ -80,6 +83,7 @@ impl Default for FilesConfig {
             docs: None,
             max_upload_bytes: 100 << 20,
             logs: LogRing::default(),
+            exchange: None,
         }
     }
 }
@@ -122,6 +126,24 @@ struct Files {
 type Shared = Arc<Files>;
 
 impl Files {
+    /// Brings a file that another machine has into the folder here. What cannot be had now is as if it were not there.
+    async fn bring(&self, place: Place, path: &std::path::Path) {
+        let Some(exchange) = self.config.exchange.clone() else { return };
+        let Ok(name) = path.strip_prefix(self.config.folders.directory(place)).map(names::wire_path) else {
+            return;
+        };
+        let brought = tokio::task::spawn_blocking(move || exchange.bring(place, &name)).await;
+        if let Ok(Err(error)) = brought {
+            tracing::warn!("{} cannot be fetched: {error}", path.display());
+        }
+    }
+
+    /// Lets other machines have a file.
+    fn share(&self, place: Place, name: &str) -> Result<(), reply::Refusal> {
+        let Some(exchange) = &self.config.exchange else { return Ok(()) };
+        exchange.share(place, name).map_err(|error| std::io::Error::other(error.to_string()).into())
+    }
+
     fn user_folder(&self) -> PathBuf {
         self.config.folders.user.join(USER)
     }

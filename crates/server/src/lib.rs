@@ -29,7 +29,7 @@ mod speaks;
 mod stats;
 mod wire;
 
-pub use config::{ProcessInfo, Reading, SensorReader, ServerConfig, TlsFiles};
+pub use config::{ProcessInfo, Reading, SensorReader, ServerConfig, TlsFiles, WorkerReader};
 pub use error::{Error, Result};
 pub use files::FilesConfig;
 pub use hub::{Audience, Hub};

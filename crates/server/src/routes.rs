@@ -1,6 +1,7 @@
 //! The routes but for those of files.
 
 mod assets;
+mod health;
 mod history;
 mod jobs;
 mod object_info;
@@ -55,6 +56,7 @@ pub(crate) fn only_under_api(app: &Arc<App>) -> Router {
         .route("/api/jobs/{id}/cancel", post(jobs::cancel))
         .merge(assets::routes())
         .merge(v2::routes())
+        .merge(health::routes())
         .with_state(Arc::clone(app))
 }
 

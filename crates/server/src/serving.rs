@@ -37,6 +37,7 @@ pub struct Server {
     is_encrypted: bool,
     engine: Arc<Engine>,
     hub: Arc<Hub>,
+    sink: Arc<dyn EventSink>,
     stop: watch::Sender<bool>,
     listeners: JoinSet<()>,
     permits: Arc<Semaphore>,
@@ -65,7 +66,7 @@ impl Server {
         let live = Arc::new(Live::before(Arc::clone(&hub)));
         let sink = Arc::clone(&live) as Arc<dyn EventSink>;
         deliver_logs(&config, &hub);
-        let engine = Arc::new(Engine::start(engine, catalogue, runtime, sink)?);
+        let engine = Arc::new(Engine::start(engine, catalogue, runtime, Arc::clone(&sink))?);
         hub.roster().set_remaining(engine.remaining());
         let (stop, stopped) = watch::channel(false);
         let guard = Guard::new(&config, &wanted);
@@ -87,7 +88,8 @@ impl Server {
         for listener in listeners {
             tasks.spawn(connections.clone().accept(listener));
         }
-        Ok(Server { addresses, is_encrypted, engine, hub, stop, listeners: tasks, permits, max_connections })
+        let listeners = tasks;
+        Ok(Server { addresses, is_encrypted, engine, hub, sink, stop, listeners, permits, max_connections })
     }
 
     /// Where it listens.
@@ -121,6 +123,12 @@ impl Server {
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Whom workers elsewhere tell what they do.
+    #[must_use]
+    pub fn sink(&self) -> &Arc<dyn EventSink> {
+        &self.sink
     }
 
     /// The connected clients.

@@ -166,6 +166,8 @@ pub(crate) struct ServeArgs {
     pub(crate) folders: FolderArgs,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
+    #[command(flatten)]
+    pub(crate) queue: super::QueueArgs,
     /// Where the queue and the history are kept
     #[arg(long, value_name = "FILE")]
     pub(crate) database: Option<PathBuf>,

@@ -14,8 +14,9 @@ use meta::DeviceId;
 use runtime::Settings;
 use serde_json::json;
 use server::files::{FilesConfig, LogRing, WebPackages};
-use server::{ProcessInfo, ServerConfig, TlsFiles};
+use server::{ProcessInfo, Server, ServerConfig, TlsFiles};
 
+use super::front::Front;
 use super::{is_quiet, print};
 use crate::bars::{Bars, NodeBar};
 use crate::cli::{CacheArgs, ServeArgs, VERSION};
@@ -44,7 +45,11 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     remove_stale(&folders);
     let (workers, compute) = serving::workers(machine, args.workers.as_ref(), args.compute)?;
     let settings = Settings { workers: workers.clone(), ..settings(args) };
-    let runtime = serving::runtime(machine, folders, compute, settings)?;
+    let front = args.queue.open()?.map(|store| Front::new(store, &folders));
+    let runtime = match &front {
+        Some(front) => front.runtime(machine, folders, compute, settings)?,
+        None => serving::runtime(machine, folders, compute, settings)?,
+    };
     let mut catalogue = nodes::catalogue(&runtime);
     if args.testing_nodes {
         nodes_testing::add(&mut catalogue, &runtime.host);
@@ -56,12 +61,15 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     let listen = || format!("--listen {} (see --token and --no-token)", args.listen);
     config.checked_addresses().with_context(listen)?;
     let onlooker = Arc::new(NodeBar::new(bars, &catalogue, None));
-    let engine = EngineConfig {
+    let mut engine = EngineConfig {
         database: Some(database),
         cache: cache_mode(&args.cache),
         onlooker: Some(onlooker),
         ..engine_config(&runtime.devices, workers)
     };
+    if let Some(front) = &front {
+        front.join(&mut config, &mut engine);
+    }
     let (engine_slot, as_json) = (Arc::new(OnceLock::<Arc<engine::Engine>>::new()), args.json);
     let queue = Arc::clone(&engine_slot);
     server::serve(
@@ -70,20 +78,12 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
         Arc::new(catalogue),
         runtime,
         |server| {
-            // Launchers wait for this line on the output; whoever reads it may be gone.
-            let url = server.url();
-            drop(print(&if as_json { listening(&url) } else { format!("{}\n", server.gui_line()) }));
             let _ = engine_slot.set(Arc::clone(server.engine()));
-            if has_token {
-                tracing::info!("{}", welcome::with_token(&url));
+            let followed = front.as_ref().map(|front| front.follow(server.sink(), own_files.clone()));
+            if let Some(Err(error)) = followed {
+                tracing::error!("clients are told nothing of what workers do: {error:#}");
             }
-            tracing::info!("{}", welcome::dashboard(&url));
-            // Looking through large folders takes a while, and nobody has to wait for it.
-            std::thread::spawn(move || {
-                if let Some(text) = welcome::without_models(&own_files, &url, has_front_end) {
-                    tracing::info!("{text}");
-                }
-            });
+            tell_ready(server, own_files, (as_json, has_token, has_front_end));
         },
         async {
             server::stop_signal().await;
@@ -99,8 +99,29 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// Tells where it listens, and what people may want to know.
+fn tell_ready(
+    server: &Server,
+    own_files: runtime::Folders,
+    (as_json, has_token, has_front_end): (bool, bool, bool),
+) {
+    // Launchers wait for this line on the output; whoever reads it may be gone.
+    let url = server.url();
+    drop(print(&if as_json { listening(&url) } else { format!("{}\n", server.gui_line()) }));
+    if has_token {
+        tracing::info!("{}", welcome::with_token(&url));
+    }
+    tracing::info!("{}", welcome::dashboard(&url));
+    // Looking through large folders takes a while, and nobody has to wait for it.
+    std::thread::spawn(move || {
+        if let Some(text) = welcome::without_models(&own_files, &url, has_front_end) {
+            tracing::info!("{text}");
+        }
+    });
+}
+
 /// What the flags and the machine have to say.
-fn tell_notes(machine: &Machine, notes: &[String]) {
+pub(super) fn tell_notes(machine: &Machine, notes: &[String]) {
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -118,7 +139,7 @@ fn told_bind(error: server::Error, port: u16) -> anyhow::Error {
 }
 
 /// An engine for a machine's devices.
-fn engine_config(devices: &Registry, workers: Vec<DeviceId>) -> EngineConfig {
+pub(super) fn engine_config(devices: &Registry, workers: Vec<DeviceId>) -> EngineConfig {
     EngineConfig {
         history_limit: HISTORY,
         host_memory: host_memory(devices.clone()),
@@ -239,6 +260,7 @@ fn server_config(args: &ServeArgs, folders: &runtime::Folders, logs: LogRing) ->
         docs: packages.docs,
         max_upload_bytes: max_upload as u64,
         logs,
+        exchange: None,
     };
     for (flag, file) in [("--tls-keyfile", &args.tls_keyfile), ("--tls-certfile", &args.tls_certfile)] {
         if let Some(file) = file {
@@ -274,7 +296,7 @@ fn server_config(args: &ServeArgs, folders: &runtime::Folders, logs: LogRing) ->
 }
 
 /// ComfyUI's flags: `--cache-lru 0` is its default.
-fn cache_mode(args: &CacheArgs) -> CacheMode {
+pub(super) fn cache_mode(args: &CacheArgs) -> CacheMode {
     match args.cache_lru {
         Some(count) if count > 0 => CacheMode::Lru(count),
         _ if args.cache_none => CacheMode::None,

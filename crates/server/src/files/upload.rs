@@ -149,6 +149,9 @@ impl Target {
 
 /// Gives an upload its name: as asked, or with a number if another file has it.
 async fn save(files: Arc<Files>, target: Target, received: Received) -> Answer {
+    if !target.overwrite {
+        files.bring(target.place, &files.config.folders.directory(target.place).join(&target.path)).await;
+    }
     blocking(move || {
         let root = files.config.folders.directory(target.place);
         let path = place_to_write(root, &target.path).map_err(|refusal| match refusal {
@@ -162,6 +165,8 @@ async fn save(files: Arc<Files>, target: Target, received: Received) -> Answer {
             let number = keep_numbered(received, &path)?;
             numbered(&target.name, number)
         };
+        let stored = target.path.with_file_name(name.file_name().unwrap_or_default());
+        files.share(target.place, &super::names::wire_path(&stored))?;
         let name = super::names::wire_path(&name);
         Ok(json(&value!({ "name": name, "subfolder": target.subfolder, "type": target.place.name() })))
     })

@@ -44,6 +44,9 @@ async fn view(State(files): State<Shared>, Query(asked): Query<Asked>, headers: 
     let name = asked.get("filename").ok_or(Refusal::Missing)?;
     let place = asked.get("type").unwrap_or("output");
     let path = files.placed(name, place, asked.get("subfolder").unwrap_or_default())?;
+    if let Some(place) = Place::of(name).1.or_else(|| Place::named(place)) {
+        files.bring(place, &path).await;
+    }
     match Shape::asked(&asked) {
         Shape::AsStored => show(&path, &headers, Disposition::of(&path, &headers)).await,
         shape @ Shape::Preview { .. } => match reshaped(&files, &path, shape, &headers).await {

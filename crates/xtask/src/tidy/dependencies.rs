@@ -36,6 +36,11 @@ const SHARED: &[Shared] = &[
         why: "kernels share their work out in one, filters of pictures in the other; both use its one pool of threads",
     },
     Shared {
+        name: "blake3",
+        users: &["cluster", "server"],
+        why: "files that machines share are named by their sums in one, assets have theirs in the other",
+    },
+    Shared {
         name: "sha2",
         users: &["hub", "device-cuda"],
         why: "files from the internet are checked in one, kernels are kept under the sums of their sources in the other",

@@ -1,0 +1,105 @@
+//! Who works: every worker says what it has and does, every few seconds; who says nothing is forgotten.
+
+use std::collections::BTreeMap;
+
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::store::NatsStore;
+
+/// The largest entry. What lists of files take beyond it is left out.
+const LARGEST: usize = 900_000;
+
+/// What a worker has and does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerEntry {
+    /// Its name.
+    pub name: String,
+    /// Whose jobs it takes.
+    pub pool: String,
+    /// Its version.
+    pub version: String,
+    /// How many node classes it has.
+    pub classes: usize,
+    /// Its devices.
+    pub devices: Vec<WorkerDevice>,
+    /// The models that it holds, by their files' names.
+    pub models: Vec<String>,
+    /// The jobs that it runs.
+    pub running: Vec<String>,
+    /// Jobs that it has ended.
+    pub jobs_done: u64,
+    /// What one of them took, on average; 0 before the first.
+    pub seconds_per_job: f64,
+    /// Whether it ends after its job.
+    pub is_draining: bool,
+    /// When it began, in milliseconds since 1970 by its clock.
+    pub since_ms: u64,
+    /// The model files that it can load, by kind of folder.
+    pub files: BTreeMap<String, Vec<String>>,
+}
+
+/// A device of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerDevice {
+    /// Its id.
+    pub id: String,
+    /// Its model name.
+    pub name: String,
+    /// Its memory.
+    pub total_bytes: u64,
+    /// What is free of it.
+    pub free_bytes: u64,
+}
+
+impl NatsStore {
+    /// Says what a worker has and does.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn announce(&self, entry: &WorkerEntry) -> Result<(), Error> {
+        let failed = |why: String| Error::Request { what: "take what a worker says of itself", why };
+        let mut bytes = serde_json::to_vec(entry).map_err(|error| failed(error.to_string()))?;
+        if bytes.len() > LARGEST {
+            tracing::warn!(
+                "the names of the model files are too many to be told: fronts list their own only"
+            );
+            let short = WorkerEntry { files: BTreeMap::new(), ..entry.clone() };
+            bytes = serde_json::to_vec(&short).map_err(|error| failed(error.to_string()))?;
+        }
+        let put = self.connection.workers.put(format!("worker.{}", entry.name), bytes.into());
+        self.threads.block_on(put).map_err(|error| failed(error.to_string()))?;
+        Ok(())
+    }
+
+    /// Says that a worker is gone.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn withdraw(&self, name: &str) -> Result<(), Error> {
+        let gone = self.connection.workers.delete(format!("worker.{name}"));
+        self.threads.block_on(gone).map_err(|error| Error::request("forget a worker", error))
+    }
+
+    /// The workers that said something lately, by name.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn workers(&self) -> Result<Vec<WorkerEntry>, Error> {
+        self.threads.block_on(self.read_workers())
+    }
+
+    async fn read_workers(&self) -> Result<Vec<WorkerEntry>, Error> {
+        let failed = |why: String| Error::Request { what: "tell its workers", why };
+        let mut keys = self.connection.workers.keys().await.map_err(|error| failed(error.to_string()))?;
+        let mut workers = Vec::new();
+        while let Some(key) = keys.next().await {
+            let key = key.map_err(|error| failed(error.to_string()))?;
+            let found = self.connection.workers.get(key).await.map_err(|error| failed(error.to_string()))?;
+            workers.extend(found.and_then(|bytes| serde_json::from_slice::<WorkerEntry>(&bytes).ok()));
+        }
+        workers.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(workers)
+    }
+}

@@ -1,0 +1,143 @@
+//! One front and two workers as programs, on a real nats-server: a picture arrives, nothing is lost when a worker is
+//! killed or the front starts anew, and refusals say what to do. Where no nats-server is installed, the tests say so and end.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../serve/http.rs"]
+mod http;
+mod machines;
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use machines::{Machines, Nats, program, until};
+
+/// A picture that takes so many seconds to be made.
+fn slow_picture(seconds: f64, prefix: &str) -> Value {
+    json!({
+        "1": { "class_type": "StubImage",
+            "inputs": { "content": "NOISE", "height": 16, "width": 16, "batch_size": 1 } },
+        "2": { "class_type": "TestSleep", "inputs": { "value": ["1", 0], "seconds": seconds } },
+        "3": { "class_type": "SaveImage", "inputs": { "images": ["2", 0], "filename_prefix": prefix } },
+    })
+}
+
+/// The first picture of an entry of the history, as `/view` names it.
+fn view_of(entry: &Value, node: &str) -> String {
+    let image = &entry["outputs"][node]["images"][0];
+    let text = |key: &str| image[key].as_str().unwrap_or_else(|| panic!("{entry}")).to_owned();
+    format!("/view?filename={}&subfolder={}&type={}", text("filename"), text("subfolder"), text("type"))
+}
+
+#[test]
+fn a_picture_arrives_and_kills_lose_nothing() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    let readiness = machines.ask("GET", "/readyz", b"");
+    assert_eq!(
+        (readiness.status, readiness.text().contains("gantry worker")),
+        (503, true),
+        "{}",
+        readiness.text()
+    );
+    machines.start_worker("one");
+    machines.start_worker("two");
+    until("both workers", || machines.workers().len() == 2);
+    assert_eq!(machines.ask("GET", "/readyz", b"").status, 200);
+    let metrics = machines.ask("GET", "/metrics", b"").text();
+    assert!(metrics.contains("gantry_workers 2"), "{metrics}");
+
+    // A picture, from a worker through the front.
+    let entry = machines.run(&slow_picture(0.0, "first"));
+    let picture = machines.ask("GET", &view_of(&entry, "3"), b"");
+    assert_eq!((picture.status, &picture.body[1..4]), (200, &b"PNG"[..]), "{}", picture.text());
+
+    // The same picture, uploaded to the front, is what a worker loads.
+    machines.upload("sent.png", &picture.body);
+    let entry = machines.run(&json!({
+        "1": { "class_type": "LoadImage", "inputs": { "image": "sent.png" } },
+        "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "back" } },
+    }));
+    assert_eq!(machines.ask("GET", &view_of(&entry, "2"), b"").status, 200);
+
+    // A worker is killed while it works: the other one ends its job, and it ended once.
+    let id = machines.queue(&slow_picture(3.0, "killed"));
+    let busy = machines.until_somebody_runs(&id);
+    machines.kill_worker(&busy);
+    let entry = machines.wait(&id);
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    assert_ne!(entry["worker"], json!(busy), "{entry}");
+    assert_eq!(machines.ask("GET", &view_of(&entry, "3"), b"").status, 200);
+
+    // A new front knows all.
+    machines.restart_front();
+    assert_eq!(machines.get("/history").as_object().unwrap().len(), 3);
+    assert_eq!(machines.ask("GET", &view_of(&entry, "3"), b"").status, 200);
+
+    // Interrupted through the front, wherever it runs.
+    let id = machines.queue(&slow_picture(60.0, "never"));
+    machines.until_somebody_runs(&id);
+    machines.ask("POST", "/interrupt", b"");
+    let ended = machines.wait(&id);
+    assert!(ended.to_string().contains("execution_interrupted"), "{ended}");
+
+    // Asked to end, a worker ends its job first.
+    let id = machines.queue(&slow_picture(1.5, "last"));
+    let busy = machines.until_somebody_runs(&id);
+    machines.drain_worker(&busy);
+    let entry = machines.wait(&id);
+    assert_eq!(
+        (&entry["worker"], &entry["status"]["status_str"]),
+        (&json!(busy), &json!("success")),
+        "{entry}"
+    );
+    until("nobody works", || machines.workers().is_empty());
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let Some(nats) = Nats::start(&["--user", "gantry", "--pass", "right"]) else { return };
+    let worker = |more: &[&str]| {
+        let output = program().args(["worker", "--cpu"]).args(more).output().unwrap();
+        assert!(!output.status.success(), "{more:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let queue = nats.address();
+    let wrong = worker(&["--queue", &queue, "--queue-user", "gantry", "--queue-password", "wrong"]);
+    assert!(wrong.contains("refuses these credentials"), "{wrong}");
+    let nobody = worker(&["--queue", "nats://127.0.0.1:9"]);
+    assert!(nobody.contains("cannot be reached") && nobody.contains("nats-server"), "{nobody}");
+    let pool =
+        worker(&["--queue", &queue, "--queue-user", "gantry", "--queue-password", "right", "--pool", "a.b"]);
+    assert!(pool.contains("is no name"), "{pool}");
+    assert!(worker(&[]).contains("--queue says where the jobs are"));
+    assert!(worker(&["--queue", &queue, "--name", "a b"]).contains("use letters, digits"));
+    let mut empty: Command = program();
+    empty.args(["workers", "--queue", &queue, "--queue-user", "gantry", "--pool", "foreign"]);
+    let empty = empty.env("GANTRY_QUEUE_PASSWORD", "right").output().unwrap();
+    let told = String::from_utf8_lossy(&empty.stdout).into_owned();
+    assert!(
+        told.contains("no worker of pool foreign is there"),
+        "{told}{}",
+        String::from_utf8_lossy(&empty.stderr)
+    );
+}
+
+#[test]
+fn a_pools_jobs_are_its_own() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker_of("foreign", "other");
+    let id = machines.queue(&slow_picture(0.0, "x"));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(
+        machines.get("/queue")["queue_pending"].as_array().unwrap().len(),
+        1,
+        "nobody of its pool is there"
+    );
+    machines.start_worker("own");
+    assert_eq!(machines.wait(&id)["status"]["status_str"], "success");
+}
