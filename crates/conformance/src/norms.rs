@@ -12,12 +12,14 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn group_norm() -> Vec<Case> {
     [
-        (32, 64, 15, "32 groups"),
-        (1, 6, 7, "one group"),
-        (8, 8, 40, "a channel each"),
-        (4, 32, 300, "large groups"),
+        (32, 64, 15, false, "32 groups"),
+        (1, 6, 7, false, "one group"),
+        (8, 8, 40, false, "a channel each"),
+        (4, 32, 300, false, "large groups"),
+        (32, 64, 15, true, "32 groups, then SiLU"),
+        (4, 32, 304, true, "large groups, then SiLU"),
     ]
-    .map(|(groups, channels, side, variant)| {
+    .map(|(groups, channels, side, silu, variant)| {
         let inputs = vec![
             Input::random(41, [2, channels, side, side + 1]),
             Input::weight(Encoding::F32, 42, [channels]),
@@ -29,10 +31,15 @@ fn group_norm() -> Vec<Case> {
             y.iter()
                 .enumerate()
                 .map(|(i, y)| y * v[1][i / area % channels] + v[2][i / area % channels])
+                .map(|y| if silu { y / (1.0 + (-y).exp()) } else { y })
                 .collect()
         };
         let run = move |_: &tensor::Lane, i: &crate::case::Inputs| {
-            i.tensor(0).group_norm(groups, Some(i.weight(1)), Some(i.weight(2)), 1e-6)
+            let (weight, bias) = (Some(i.weight(1)), Some(i.weight(2)));
+            match silu {
+                true => i.tensor(0).group_norm_silu(groups, weight, bias, 1e-6),
+                false => i.tensor(0).group_norm(groups, weight, bias, 1e-6),
+            }
         };
         Case::new("group norm", variant, inputs, run, naive)
     })

@@ -79,17 +79,26 @@ __device__ __forceinline__ Tile read_entry(const u32 *entry, const u8 *variable,
     return tile;
 }
 
-// The exponents of eight values of a group. All threads of a warp call this together.
-__device__ __forceinline__ Eight exponents_of(const Tile &tile, int group, int lane) {
-    if (tile.raw) {
-#if FORMAT == BF16
-        return load_eight(tile.own + group * RAW + 8 * lane);
-#else
-        return from_planes<EXPONENT_BITS>(tile.own + group * RAW + lane);
-#endif
-    }
+// A thread's bytes of the three bit-planes of a group's codes, one above the other.
+__device__ __forceinline__ u32 load_codes(const Tile &tile, int group, int lane) {
     const u8 *planes = tile.own + RANKS + group * CODES + lane;
-    u32 b0 = planes[0], b1 = planes[PLANE], b2 = planes[2 * PLANE];
+    return planes[0] | (u32)planes[PLANE] << 8 | (u32)planes[2 * PLANE] << 16;
+}
+
+// How many escapes the threads of a warp before this one have, of which each has at most eight.
+__device__ __forceinline__ u32 escapes_before(u32 own, int lane) {
+    u32 before = (1u << lane) - 1, sum = 0;
+#pragma unroll
+    for (int bit = 0; bit < 4; bit++) {
+        sum += __popc(__ballot_sync(0xffffffffu, own >> bit & 1) & before) << bit;
+    }
+    return sum;
+}
+
+// The exponents of eight values of a group, by their codes; `rank` is that of the group's first escape. All threads of a
+// warp call this together.
+__device__ __forceinline__ Eight coded_exponents(const Tile &tile, u32 codes, u32 rank, int lane) {
+    u32 b0 = codes & 0xff, b1 = codes >> 8 & 0xff, b2 = codes >> 16;
     u32 inside = b0 | b1 | b2, base = tile.base * 0x01010101u;
     // A code of 1 is the base itself. One of 0 is overwritten below.
     Eight exponents;
@@ -98,13 +107,7 @@ __device__ __forceinline__ Eight exponents_of(const Tile &tile, int group, int l
     exponents.high = base + (spread(b0) | spread(b1) << 1 | spread(b2) << 2) - spread(inside >> 4);
     u32 outside = ~inside & 0xff;
     if (__any_sync(0xffffffffu, outside != 0)) {
-        u32 own = __popc(outside), sum = own;
-#pragma unroll
-        for (int distance = 1; distance < 32; distance *= 2) {
-            u32 before = __shfl_up_sync(0xffffffffu, sum, distance);
-            if (lane >= distance) sum += before;
-        }
-        u32 rank = reinterpret_cast<const u16 *>(tile.own)[group] + sum - own;
+        rank += escapes_before(__popc(outside), lane);
         const u8 *escapes = tile.own + RANKS + tile.groups * CODES;
         for (; outside != 0; outside &= outside - 1, rank++) {
             u32 escape = rank < tile.escapes ? escapes[rank] : 0xff;
@@ -112,6 +115,19 @@ __device__ __forceinline__ Eight exponents_of(const Tile &tile, int group, int l
         }
     }
     return exponents;
+}
+
+// The same of any tile.
+__device__ __forceinline__ Eight exponents_of(const Tile &tile, int group, int lane) {
+    if (tile.raw) {
+#if FORMAT == BF16
+        return load_eight(tile.own + group * RAW + 8 * lane);
+#else
+        return from_planes<EXPONENT_BITS>(tile.own + group * RAW + lane);
+#endif
+    }
+    u32 rank = reinterpret_cast<const u16 *>(tile.own)[group];
+    return coded_exponents(tile, load_codes(tile, group, lane), rank, lane);
 }
 
 #if FORMAT == F8E4M3
@@ -163,9 +179,48 @@ __device__ __forceinline__ void write_eight(element *to, i64 at, i64 count, cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+// What a thread reads of a group beside the exponents: the low bytes of its values, and what else they have.
+struct Fixed {
+    Eight low, rest;
+};
+
+__device__ __forceinline__ Fixed load_fixed(const u8 *fixed, int lane) {
+    Fixed values = {{0, 0}, {0, 0}};
+#if FORMAT == BF16
+    values.low = load_eight(fixed + 8 * lane);
+#elif FORMAT == F16
+    values.low = load_eight(fixed + 8 * lane);
+    values.rest = from_planes<3>(fixed + GROUP + lane);
+#else
+    values.rest = from_planes<4>(fixed + lane);
+#endif
+    return values;
+}
+
+// A whole tile whose exponents are coded, as nearly all are. All that it reads but escapes is under way before the first of
+// it is needed.
+__device__ __forceinline__ void decode_whole(const Tile &tile, const u8 *fixed, element *to, int lane) {
+    constexpr int GROUPS = TILE / GROUP;
+    u32 codes[GROUPS];
+    Fixed values[GROUPS];
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+        codes[group] = load_codes(tile, group, lane);
+        values[group] = load_fixed(fixed + group * FIXED, lane);
+    }
+    uint2 front = reinterpret_cast<const uint2 *>(tile.own)[0], back = reinterpret_cast<const uint2 *>(tile.own)[1];
+    u32 ranks[GROUPS / 2] = {front.x, front.y, back.x, back.y};
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+        u32 rank = ranks[group / 2] >> 16 * (group % 2) & 0xffff;
+        Eight exponents = coded_exponents(tile, codes[group], rank, lane);
+        write_eight(to, group * GROUP + 8 * lane, TILE, values[group].low, values[group].rest, exponents);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128)
     decode_tiles(const u32 *table, const u8 *fixed, const u8 *variable, i64 variable_bytes, element *to, i64 count) {
-    i64 index = (i64)blockIdx.x * 8 + threadIdx.x / 32;
+    i64 index = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     i64 start = index * TILE;
     // The same for all threads of the warp.
@@ -174,6 +229,10 @@ extern "C" __global__ void __launch_bounds__(256)
     u32 groups = left >= TILE ? TILE / GROUP : (u32)((left + GROUP - 1) / GROUP);
     Tile tile = read_entry(table + 2 * index, variable, variable_bytes, groups);
     fixed += index * (TILE / GROUP) * FIXED;
+    if (tile.valid && !tile.raw && left >= TILE) {
+        decode_whole(tile, fixed, to + start, lane);
+        return;
+    }
     for (u32 group = 0; group < groups; group++, fixed += FIXED) {
         i64 at = start + group * GROUP + 8 * lane;
         if (!tile.valid) {
@@ -182,15 +241,8 @@ extern "C" __global__ void __launch_bounds__(256)
             }
             continue;
         }
-        Eight exponents = exponents_of(tile, group, lane), low = {0, 0}, rest = {0, 0};
-#if FORMAT == BF16
-        low = load_eight(fixed + 8 * lane);
-#elif FORMAT == F16
-        low = load_eight(fixed + 8 * lane);
-        rest = from_planes<3>(fixed + GROUP + lane);
-#else
-        rest = from_planes<4>(fixed + lane);
-#endif
-        write_eight(to, at, count, low, rest, exponents);
+        Eight exponents = exponents_of(tile, group, lane);
+        Fixed values = load_fixed(fixed, lane);
+        write_eight(to, at, count, values.low, values.rest, exponents);
     }
 }

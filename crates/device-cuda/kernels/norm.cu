@@ -4,7 +4,7 @@
 // many elements a thread takes at once (1 where rows are not aligned). Of the norms over rows also
 // ROW_THREADS, 8, 32 or 256 threads for each row, CENTRED, 1 for layer norm and 0 for RMS norm, and MODULATED, 1
 // where scales and shifts are operands of the walk after output and input: 1 is added to the scales. Of the norms
-// over groups also INDEX, u32 or u64.
+// over groups also INDEX, u32 or u64, and SILU, 1 where SiLU follows.
 
 constexpr int THREADS = 256;
 
@@ -217,7 +217,10 @@ __device__ __forceinline__ void normalise(const T *x, T *out, const W *weight, c
         if constexpr (!same<W, none>::value) w = to_float(weight[channel]);
         if constexpr (!same<B, none>::value) b = to_float(bias[channel]);
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++) v[e] = (v[e] - m.mean) * by * w + b;
+        for (int e = 0; e < VECTOR; e++) {
+            float y = (v[e] - m.mean) * by * w + b;
+            v[e] = SILU ? y / (1.0f + expf(-y)) : y;
+        }
         store_floats<VECTOR>(out + i, v);
     }
 }

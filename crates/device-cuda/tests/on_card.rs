@@ -762,6 +762,7 @@ fn group_norm(device: &Device) -> OpCall {
         bias: None,
         groups: 32,
         eps: 1e-6,
+        silu: true,
         out: empty(device, &[1, 128, 512, 512], DType::BF16),
     }
     .into()

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use meta::DeviceId;
 
 use crate::backend::{Backend, Description, MemoryInfo, StreamKind};
+use crate::timed::{OperationTimes, TimedBackend};
 use crate::{
     Buffer, Charge, Error, Ledger, OpCall, OutOfMemory, Reservation, Result, SharedBytes, SimSpec, Stream,
 };
@@ -29,6 +30,13 @@ impl Device {
         let description = backend.describe();
         let ledger = Ledger::new(description.id, budget);
         Device { shared: Arc::new(Shared { description, backend, ledger, compute: OnceLock::new() }) }
+    }
+
+    /// The same device with a ledger and streams of its own, and what each of its operations takes from now on.
+    pub fn timed(&self) -> (Device, OperationTimes) {
+        let times = OperationTimes::default();
+        let backend = TimedBackend { inner: Arc::clone(&self.shared.backend), times: times.clone() };
+        (Device::new(Arc::new(backend), self.ledger().report().budget), times)
     }
 
     /// Its id.

@@ -25,6 +25,7 @@ mod operand;
 mod registry;
 mod sim;
 mod stream;
+mod timed;
 
 pub use backend::{
     Backend, Capabilities, Description, EventBackend, GraphBackend, Memory, MemoryInfo, SharedBytes,
@@ -43,3 +44,4 @@ pub use operand::Operand;
 pub use registry::Registry;
 pub use sim::{ParseSimSpecError, SimBackend, SimSpec};
 pub use stream::{Event, Stream};
+pub use timed::{OperationTime, OperationTimes};

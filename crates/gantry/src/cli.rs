@@ -475,6 +475,13 @@ pub(crate) struct BenchArgs {
     /// The family whose released size `bench step` and `bench load` take, by its short name; the first one if none is named
     #[arg(long, value_name = "NAME")]
     pub(crate) family: Option<String>,
+    /// Width and height of the picture or video of `bench step`; what the family's models are usually measured with if
+    /// nothing is said
+    #[arg(long, value_name = "WxH")]
+    pub(crate) size: Option<PictureSize>,
+    /// Frames of the video of `bench step`
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = steps())]
+    pub(crate) frames: usize,
     /// The model that `bench served` serves
     #[arg(long, value_enum, default_value = "12b", value_name = "SHAPE")]
     pub(crate) shape: ServedShape,
@@ -490,6 +497,9 @@ pub(crate) struct BenchArgs {
     /// A ComfyUI install to measure beside us in `bench server`; --python names its Python
     #[arg(long, value_name = "FOLDER")]
     pub(crate) with_comfy: Option<PathBuf>,
+    /// Also tell where the time goes, operation by operation, in `bench step` and `bench parts`
+    #[arg(long)]
+    pub(crate) operations: bool,
     /// Only rows whose name contains this
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) only: String,

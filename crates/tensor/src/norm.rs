@@ -14,6 +14,27 @@ impl Tensor {
         bias: Option<&Weight>,
         eps: f32,
     ) -> Result<Tensor> {
+        self.normed_groups(groups, [weight, bias], eps, false)
+    }
+
+    /// The same with SiLU behind it, in one pass.
+    pub fn group_norm_silu(
+        &self,
+        groups: usize,
+        weight: Option<&Weight>,
+        bias: Option<&Weight>,
+        eps: f32,
+    ) -> Result<Tensor> {
+        self.normed_groups(groups, [weight, bias], eps, true)
+    }
+
+    fn normed_groups(
+        &self,
+        groups: usize,
+        [weight, bias]: [Option<&Weight>; 2],
+        eps: f32,
+        silu: bool,
+    ) -> Result<Tensor> {
         let x = self.contiguous()?;
         let out = self.lane().empty_as(self.dtype(), *self.shape())?;
         self.lane().launch(GroupNorm {
@@ -22,6 +43,7 @@ impl Tensor {
             bias: bias.map(|b| b.operand().clone()),
             groups,
             eps,
+            silu,
             out: out.operand().clone(),
         })?;
         Ok(out)

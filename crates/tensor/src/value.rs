@@ -145,6 +145,11 @@ impl Tensor {
         target.cast(lane.dtype())
     }
 
+    /// The same in the type that the values have, as tables of angles keep theirs.
+    pub fn to_device_of(&self, lane: &Lane) -> Result<Tensor> {
+        self.to_lane(&lane.with_dtype(self.dtype())?)
+    }
+
     /// All values on the host, in f32, in order.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let plain = self.cast(DType::F32)?.contiguous()?;

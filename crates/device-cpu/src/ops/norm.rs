@@ -1,9 +1,11 @@
 //! Normalisations. Means and variances are found in f64, a piece at a time, and the pieces are joined
 //! in order, so that they stay exact to f32 for any number of values.
 
+use device::op::Activation;
 use device::{Operand, Result, op};
 use rayon::prelude::*;
 
+use super::elementwise::activate;
 use super::elementwise::traversal::{TASK, Target, Traversal, check_distinct, in_tasks};
 use super::unpack::unpack_f32;
 use super::vector_math::{Arithmetic, Kernel, dispatch};
@@ -13,7 +15,7 @@ use crate::stop::Tasks;
 /// Accumulators side by side; one sum after the other would not vectorise.
 const LANES: usize = 16;
 
-/// Mean 0 and variance 1 over each group of channels, then scale and shift per channel.
+/// Mean 0 and variance 1 over each group of channels, then scale and shift per channel, then perhaps SiLU.
 pub(crate) fn group_norm(call: &op::GroupNorm, access: &Access<'_>) -> Result<()> {
     let (batch, channels) = (call.x.dim(0), call.x.dim(1));
     let plane: usize = call.x.dims()[2..].iter().product();
@@ -33,7 +35,10 @@ pub(crate) fn group_norm(call: &op::GroupNorm, access: &Access<'_>) -> Result<()
             let factor = scale.factor * weight[channel];
             // SAFETY: pieces are distinct parts of the output.
             let out = unsafe { target.part(at, len) };
-            dispatch(Plane { x: &x[at..at + len], mean: scale.mean, factor, shift: bias[channel], out });
+            dispatch(Plane { x: &x[at..at + len], mean: scale.mean, factor, shift: bias[channel], out: &mut *out });
+            if call.silu {
+                activate(Activation::Silu, out);
+            }
         }
     });
     Ok(())

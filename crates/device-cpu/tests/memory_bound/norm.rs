@@ -45,6 +45,7 @@ fn group_norm_of_odd_sizes() {
                 bias: affine.then(|| bias.clone()),
                 groups,
                 eps: 1e-5,
+                silu: false,
                 out: out.clone(),
             };
             launch(&device, call).unwrap();
@@ -60,7 +61,7 @@ fn group_norm_is_exact_for_many_values_far_from_zero() {
     let given: Vec<f32> = (0..3_000_017u32).map(|i| 1000.0 + (i % 1009) as f32 / 1009.0).collect();
     let (mean, variance) = moments(&f64s(&given));
     let (x, out) = (tensor(&device, &given, shape), blank(&device, shape));
-    let call = GroupNorm { x, weight: None, bias: None, groups: 1, eps: 0.0, out: out.clone() };
+    let call = GroupNorm { x, weight: None, bias: None, groups: 1, eps: 0.0, silu: false, out: out.clone() };
     launch(&device, call).unwrap();
     // The mean itself is rounded to f32, half a unit at 1000 is 3e-5 of a deviation of 0.29.
     let want: Vec<f64> = given.iter().map(|v| (f64::from(*v) - mean) / variance.sqrt()).collect();
@@ -154,7 +155,7 @@ fn threads_do_not_matter() {
     assert_threads_do_not_matter("group norm", || {
         let out = blank(&device, *x.shape());
         let call =
-            GroupNorm { x: x.clone(), weight: None, bias: None, groups: 2, eps: 1e-5, out: out.clone() };
+            GroupNorm { x: x.clone(), weight: None, bias: None, groups: 2, eps: 1e-5, silu: true, out: out.clone() };
         launch(&device, call).unwrap();
         values(&device, &out)
     });

@@ -3,7 +3,7 @@
 use codec::{Format, Layout};
 use device::{Error, Result, op};
 
-use super::layout::geometry::{THREADS, block_count, element, unsupported};
+use super::layout::geometry::{block_count, element, unsupported};
 use crate::kernel::{Args, KernelFile, Launch, Variant};
 
 pub(crate) const VARIANTS: &[Variant] = &[
@@ -21,6 +21,8 @@ pub(crate) fn no_encoder(launch: &Launch<'_>) -> Error {
 
 /// Threads that decode a tile together.
 const WARP: u32 = 32;
+/// Threads of a block: few, so that the last blocks of a weight leave no part of the device idle for long.
+const BLOCK: u32 = 128;
 
 /// What the coded bytes must be aligned to, for accesses of eight.
 const ALIGNMENT: u64 = 16;
@@ -49,8 +51,8 @@ pub(crate) fn decode(call: &op::Decode, launch: &Launch<'_>) -> Result<()> {
         .i64(variable_bytes as i64)
         .ptr(to)
         .i64(layout.elements() as i64);
-    let tiles_per_block = (THREADS / WARP) as usize;
+    let tiles_per_block = (BLOCK / WARP) as usize;
     let grid = [block_count(launch, op, layout.tiles().div_ceil(tiles_per_block))?, 1, 1];
     let kernel = launch.kernel(KernelFile::Coding, "decode_tiles", &[("FORMAT", format)])?;
-    kernel.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
+    kernel.launch(launch, grid, [BLOCK, 1, 1], 0, &mut args)
 }

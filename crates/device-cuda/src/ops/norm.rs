@@ -22,9 +22,9 @@ macro_rules! parameters {
             Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1"), ("MODULATED", "0")] },
             Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "8"), ("CENTRED", "0"), ("MODULATED", "0")] },
             Variant { file: KernelFile::Norm, name: "norm_across", defines: &[("T", "bf16"), ("W", $weight), ("B", "none"), ("VECTOR", "1"), ("ACROSS", "1")] },
-            Variant { file: KernelFile::Norm, name: "group_apply", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("INDEX", "u32")] },
-            Variant { file: KernelFile::Norm, name: "group_moments", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("INDEX", "u64")] },
-            Variant { file: KernelFile::Norm, name: "group_whole", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("INDEX", "u32")] },
+            Variant { file: KernelFile::Norm, name: "group_apply", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("INDEX", "u32"), ("SILU", "1")] },
+            Variant { file: KernelFile::Norm, name: "group_moments", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("INDEX", "u64"), ("SILU", "0")] },
+            Variant { file: KernelFile::Norm, name: "group_whole", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("INDEX", "u32"), ("SILU", "0")] },
         )*]
     };
 }
@@ -248,6 +248,7 @@ pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()
         ("B", bias),
         ("VECTOR", vector_name(pack)),
         ("INDEX", index_type(length)),
+        ("SILU", if call.silu { "1" } else { "0" }),
     ];
     let mut sizes = Vec::with_capacity(40);
     [length, spatial, split.chunk].iter().for_each(|v| sizes.extend((*v as i64).to_ne_bytes()));

@@ -3,7 +3,7 @@
 use super::{Operation, activations, check};
 use crate::{Operand, Result};
 
-/// Mean 0 and variance 1 over each group of channels, then scale and shift per channel.
+/// Mean 0 and variance 1 over each group of channels, then scale and shift per channel, then perhaps SiLU.
 #[derive(Clone, Debug)]
 pub struct GroupNorm {
     /// `[batch, channels, …]`, contiguous.
@@ -16,6 +16,8 @@ pub struct GroupNorm {
     pub groups: usize,
     /// Added to the variance.
     pub eps: f32,
+    /// Whether SiLU is applied to what comes out.
+    pub silu: bool,
     /// As `x`.
     pub out: Operand,
 }

@@ -1,14 +1,17 @@
-//! `gantry bench parts`: what a picture takes beside its steps, at three sizes each: a text encoder of T5-XXL's size, an
-//! autoencoder that decodes and encodes, and one block of each kind of a diffusion model; with the most memory that each
-//! took beside what was planned.
+//! `gantry bench parts`: what a picture or a video takes beside its steps: text encoders of the sizes of T5-XXL and
+//! Qwen2.5-VL 7B, autoencoders of pictures and of videos, and one block of each kind of a diffusion model; with the most
+//! memory that each took beside what was planned.
 
+mod video;
+
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use checkpoint::Checkpoint;
-use device::Registry;
+use device::{OperationTimes, Registry};
 use device_cuda::CudaBackend;
 use meta::{ByteSize, DeviceId};
 use models::Module;
@@ -16,6 +19,7 @@ use models::detect::{Role, detect};
 use models::text::{EncodeOptions, PromptOptions, Symbol, TextModel, Token, Tokens};
 use models::vae::{Autoencoder, kl::Kl};
 use residency::{Cancel, LoadOptions, Residency, Session};
+use placement::AllocationText;
 use runtime::PlanQuestion;
 use serde::Serialize;
 use tensor::{Lane, Tensor};
@@ -23,6 +27,7 @@ use testkit::{Manifest, ScratchDir, random_normal};
 
 use super::served::files;
 use super::step;
+use crate::bandwidth;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json, tell};
 use crate::machine::Machine;
@@ -49,8 +54,11 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     part: &'static str,
-    /// Pixels along one side, or tokens.
+    /// Pixels along one side, tokens, or frames of a video.
     size: usize,
+    /// What streams from host memory each time; with it, the time over the longer of its copying and the same part resident.
+    streamed_bytes: u64,
+    over_bound: Option<f64>,
     /// The first time, which may have to look for kernels.
     first_s: f64,
     /// The median of those after it.
@@ -58,15 +66,25 @@ struct Row {
     /// The most that the device's memory held, and what the plan said.
     peak_bytes: u64,
     planned_bytes: u64,
+    /// Where the time goes, the longest first; empty unless it is asked for.
+    operations: Vec<step::OperationRow>,
 }
 
 pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let device = machine.registry().get(args.device)?;
-    let bench = Bench { machine, compute: device.id(), only: &args.only };
+    let timed = args.operations.then(|| device.timed());
+    let times = timed.as_ref().map(|(_, times)| times.clone());
+    let devices = match timed {
+        Some((timed, _)) => Registry::new([machine.cpu().clone(), timed]),
+        None => machine.registry().clone(),
+    };
+    let bench = Bench { machine, devices, times, compute: device.id(), only: &args.only };
     let mut rows = Vec::new();
     bench.autoencoder(&mut rows)?;
     bench.blocks(&mut rows, args)?;
     bench.text(&mut rows)?;
+    bench.language(&mut rows)?;
+    bench.video(&mut rows)?;
     ensure!(!rows.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -84,6 +102,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
 
 struct Bench<'a> {
     machine: &'a Machine,
+    devices: Registry,
+    /// What operations took, if that is asked for.
+    times: Option<OperationTimes>,
     compute: DeviceId,
     only: &'a str,
 }
@@ -103,7 +124,7 @@ impl Bench<'_> {
         let kl = Kl::read(&file, &detect(&file))?;
         for side in SIDES {
             let question = PlanQuestion { size: (side, side), ..PlanQuestion::default() };
-            let opened = Opened::new(self.machine.registry(), self.compute, &file, &kl, &question)?;
+            let opened = Opened::new(&self.devices, self.compute, &file, &kl, &question)?;
             let lane = opened.session.lane()?;
             let values = side / kl.pixels_per_value();
             let latent = lane.tensor([1, 16, values, values], &random_normal(1, 16 * values * values))?;
@@ -127,13 +148,29 @@ impl Bench<'_> {
         let shapes = step::released(args)?;
         let path = step::write_model(dir.path(), "BF16", shapes, 1)?;
         for side in SIDES {
-            let measured = step::one_of_each(self.machine, self.compute, &path, (side, shapes.1.tokens))?;
+            let measured = step::one_of_each(
+                self.machine,
+                self.compute,
+                &path,
+                step::StepSize::square(side, shapes.1.tokens),
+            )?;
             let step::OneOfEach { first_s, seconds, peak_bytes, planned_bytes } = measured;
-            rows.push(Row { part: "blocks", size: side, first_s, seconds, peak_bytes, planned_bytes });
+            rows.push(Row {
+                part: "blocks",
+                size: side,
+                streamed_bytes: 0,
+                over_bound: None,
+                first_s,
+                seconds,
+                peak_bytes,
+                planned_bytes,
+                operations: Vec::new(),
+            });
         }
         Ok(())
     }
 
+    /// A text encoder of T5-XXL's size.
     fn text(&self, rows: &mut Vec<Row>) -> Result<()> {
         if !self.wants("text") {
             return Ok(());
@@ -142,22 +179,65 @@ impl Bench<'_> {
         let path = dir.path().join("text.safetensors");
         tell("writing a text encoder of T5-XXL's size\n");
         files::write_t5_xxl(&path)?;
-        let file = Arc::new(Checkpoint::open(&path)?);
-        let model = TextModel::read_all(&file, &detect(&file))?.into_iter().next();
-        let model = model.context("the file has no text encoder")?;
+        let encoder = Encoder::read(&path)?;
         for length in LENGTHS {
-            let question =
-                PlanQuestion { part: Some(Role::Text), text: Some(length), ..PlanQuestion::default() };
-            let opened =
-                Opened::new(self.machine.registry(), self.compute, &file, &*model.encoder, &question)?;
-            let frame = model.tokenizer.tokenize("", PromptOptions::default(), 0).frame;
-            let chunk = vec![Token { symbol: Symbol::Id(frame.pad), weight: 1.0 }; length];
-            let tokens = Tokens { chunks: vec![chunk], missing: Vec::new(), frame };
-            rows.push(self.timed("text", length, &opened, || {
-                Ok(model.encoder.encode(&opened.session, &tokens, EncodeOptions::default())?.cond)
-            })?);
+            rows.push(self.encoded("text", length, &encoder, &AllocationText::automatic())?);
         }
         Ok(())
+    }
+
+    /// A language model of the size of Qwen2.5-VL 7B, on the device and in host memory.
+    fn language(&self, rows: &mut Vec<Row>) -> Result<()> {
+        if !self.wants("language model") {
+            return Ok(());
+        }
+        let dir = ScratchDir::new()?;
+        let path = dir.path().join("language.safetensors");
+        tell("writing a language model of the size of Qwen2.5-VL 7B\n");
+        files::write_qwen25_7b(&path)?;
+        let encoder = Encoder::read(&path)?;
+        for length in LENGTHS {
+            rows.push(self.encoded("language model", length, &encoder, &AllocationText::automatic())?);
+        }
+        let resident_s = rows.last().map_or(0.0, |row| row.seconds);
+        let link = bandwidth::measure(self.machine.registry().get(self.compute)?, self.machine.cpu())?;
+        let offloaded = AllocationText::parse(&format!("{},0%;cpu,100%", self.compute))?;
+        let row = self.encoded("language model, offloaded", LENGTHS[2], &encoder, &offloaded)?;
+        let bound_s = resident_s.max(row.streamed_bytes as f64 / link.pinned_to_device);
+        rows.push(Row { over_bound: Some(row.seconds / bound_s), ..row });
+        Ok(())
+    }
+
+    /// A text of so many tokens.
+    fn encoded(
+        &self,
+        part: &'static str,
+        length: usize,
+        encoder: &Encoder,
+        allocation: &AllocationText,
+    ) -> Result<Row> {
+        let Encoder { file, model } = encoder;
+        let question = PlanQuestion {
+            part: Some(Role::Text),
+            text: Some(length),
+            allocation: allocation.clone(),
+            ..PlanQuestion::default()
+        };
+        let opened = Opened::new(&self.devices, self.compute, file, &*model.encoder, &question)?;
+        let frame = model.tokenizer.tokenize("", PromptOptions::default(), 0).frame;
+        let chunk = vec![Token { symbol: Symbol::Id(frame.pad), weight: 1.0 }; length];
+        let tokens = Tokens { chunks: vec![chunk], missing: Vec::new(), frame };
+        self.timed(part, length, &opened, || {
+            Ok(model.encoder.encode(&opened.session, &tokens, EncodeOptions::default())?.cond)
+        })
+    }
+
+    /// What the operations of a part take, if that is asked for.
+    fn operations(&self, once: &dyn Fn() -> Result<f64>) -> Result<Vec<step::OperationRow>> {
+        let Some(times) = &self.times else { return Ok(Vec::new()) };
+        times.take()?;
+        once()?;
+        Ok(times.take()?.into_iter().map(step::OperationRow::from).collect())
     }
 
     fn timed(
@@ -168,7 +248,7 @@ impl Bench<'_> {
         work: impl Fn() -> Result<Tensor>,
     ) -> Result<Row> {
         let (card, ledger) =
-            (self.machine.cuda(self.compute), self.machine.registry().get(self.compute)?.ledger());
+            (self.machine.cuda(self.compute), self.devices.get(self.compute)?.ledger());
         ledger.take_peak();
         card.map(CudaBackend::take_peak_bytes);
         let once = || -> Result<f64> {
@@ -180,15 +260,19 @@ impl Bench<'_> {
         let first_s = once()?;
         // What is read back is turned into 32 bits on the device first, which the plan counts.
         work()?.to_vec()?;
+        let operations = self.operations(&once)?;
         let mut times = (0..TIMES).map(|_| once()).collect::<Result<Vec<f64>>>()?;
         times.sort_by(f64::total_cmp);
         Ok(Row {
             part,
             size,
+            streamed_bytes: opened.streamed_bytes,
+            over_bound: None,
             first_s,
             seconds: times[TIMES / 2],
             peak_bytes: card.map_or(ledger.report().peak, CudaBackend::take_peak_bytes),
             planned_bytes: opened.planned_bytes,
+            operations,
         })
     }
 }
@@ -197,6 +281,7 @@ impl Bench<'_> {
 pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) planned_bytes: u64,
+    streamed_bytes: u64,
 }
 
 impl Opened {
@@ -211,16 +296,31 @@ impl Opened {
         let lane = Lane::choose(devices.get(compute)?, network.activations())?;
         let plan = plan_file(devices, compute, file, question)?;
         let planned_bytes = plan.device(compute).map_or(0, placement::DeviceUse::total_bytes);
+        let streamed_bytes = plan.streamed_bytes();
         let residency = Residency::new(devices.clone());
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
         let id = residency.load(manifest, plan, options)?;
-        Ok(Opened { session: residency.open(id, &Cancel::default())?, planned_bytes })
+        Ok(Opened { session: residency.open(id, &Cancel::default())?, planned_bytes, streamed_bytes })
+    }
+}
+
+/// A text encoder that was read from a file.
+struct Encoder {
+    file: Arc<Checkpoint>,
+    model: TextModel,
+}
+
+impl Encoder {
+    fn read(path: &Path) -> Result<Encoder> {
+        let file = Arc::new(Checkpoint::open(path)?);
+        let model = TextModel::read_all(&file, &detect(&file))?.into_iter().next();
+        Ok(Encoder { model: model.context("the file has no text encoder")?, file })
     }
 }
 
 impl Report {
     fn to_text(&self) -> String {
-        let mut table = Table::new(&["part", "size", "first ms", "ms", "peak", "planned", "peak over plan"]);
+        let mut table = Table::new(&["part", "size", "first ms", "ms", "peak", "planned", "peak over plan", "over bound"]);
         for row in &self.rows {
             table.row(&[
                 row.part,
@@ -230,6 +330,7 @@ impl Report {
                 &ByteSize(row.peak_bytes).to_string(),
                 &ByteSize(row.planned_bytes).to_string(),
                 &format!("{:.3}", row.peak_bytes as f64 / row.planned_bytes.max(1) as f64),
+                &row.over_bound.map_or("–".to_owned(), |over| format!("{over:.3}")),
             ]);
         }
         format!("{} ({})\n\n{table}", self.device, self.device_name)

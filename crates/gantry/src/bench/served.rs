@@ -97,7 +97,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         DeviceKind::Cpu => None,
         _ => Some(bandwidth::measure(device, machine.cpu())?.pinned_to_device),
     };
-    let bench_step_s = step::resident_step(machine, device.id(), &model, (released.pixels, released.tokens))?;
+    let size = step::StepSize::square(released.pixels, released.tokens);
+    let bench_step_s = step::resident_step(machine, device.id(), &model, size)?;
     machine.registry().trim()?;
     let description = device.description();
     let mut report = Report {

@@ -1,9 +1,11 @@
 //! `gantry bench step`: steps of a model of random weights in the size that its family was released in, with nothing, half
-//! and all of it offloaded, and a cut of it against the CPU; and an autoencoder that decodes what it makes.
+//! and all of it offloaded, and a cut of it against the CPU; and an autoencoder that decodes what it makes. Models of videos
+//! take a size and a number of frames (`--size 832x480 --frames 33`).
 
 mod decoding;
 mod floor;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use checkpoint::Checkpoint;
-use device::{Device, Registry};
+use device::{Device, OperationTime, Registry};
 use device_cuda::CudaBackend;
 use meta::{ByteSize, DeviceId, Shape};
 use models::conditioning::{Array, Cond, CondShape, Conditioned, Scene};
@@ -20,12 +22,13 @@ use models::diffusion::{Diffusion, DiffusionFamily, DiffusionRun, Evaluation, Re
 use placement::{AllocationText, Plan};
 use residency::{Cancel, LoadOptions, Residency, Session};
 use runtime::PlanQuestion;
-use sampling::LatentShape;
+use sampling::{LatentShape, LatentSpec};
 use serde::Serialize;
 use serde_json::json;
 use tensor::{Lane, Tensor};
 use testkit::{Manifest, ScratchDir, random_normal};
 
+use super::served::files;
 use crate::bandwidth;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
@@ -50,12 +53,54 @@ struct Report {
     /// The factor of guidance: above one, a step has two evaluations.
     cfg: f64,
     parameters: u64,
+    /// Its width, for readers of squares.
     pixels: usize,
+    size: StepSize,
     link_bytes_per_s: f64,
     /// Between two logical devices, if there are two.
     peer_bytes_per_s: Option<f64>,
     formats: Vec<FormatReport>,
     decoding: decoding::Decoding,
+}
+
+/// What a step computes: a picture or a video, and its text.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct StepSize {
+    width: usize,
+    height: usize,
+    frames: usize,
+    /// Tokens of the prompt.
+    tokens: usize,
+}
+
+impl StepSize {
+    /// A square picture.
+    pub(super) fn square(pixels: usize, tokens: usize) -> StepSize {
+        StepSize { width: pixels, height: pixels, frames: 1, tokens }
+    }
+
+    /// The latent of a family's models.
+    fn latent(self, spec: &LatentSpec) -> LatentShape {
+        let frames = spec.frames_per_value.map_or(1, |per_value| (self.frames - 1) / per_value.max(1) + 1);
+        let side = |pixels: usize| pixels / spec.pixels_per_value;
+        LatentShape {
+            batch: 1,
+            channels: spec.channels,
+            frames,
+            height: side(self.height),
+            width: side(self.width),
+        }
+    }
+}
+
+impl fmt::Display for StepSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {} pixels", self.width, self.height)?;
+        if self.frames > 1 {
+            write!(f, ", {} frames", self.frames)?;
+        }
+        write!(f, ", {} tokens of text", self.tokens)
+    }
 }
 
 /// The model stored in one way.
@@ -67,7 +112,24 @@ struct FormatReport {
     cut_relative_error: f64,
     /// No resident step can be shorter: products and attention alone, as fast as the device does large ones.
     floor: Floor,
+    /// Where a resident step's time goes, the longest first; empty unless it is asked for.
+    operations: Vec<OperationRow>,
     rows: Vec<Row>,
+}
+
+/// All operations of a step of one kind and size.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct OperationRow {
+    operation: String,
+    count: usize,
+    seconds: f64,
+}
+
+impl From<OperationTime> for OperationRow {
+    fn from(time: OperationTime) -> OperationRow {
+        let OperationTime { operation, count, seconds } = time;
+        OperationRow { operation, count, seconds }
+    }
 }
 
 #[derive(Serialize)]
@@ -97,6 +159,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         "bench step measures an accelerator: name one with --device cuda:0"
     );
     let (family, released) = released(args)?;
+    let size = size_of(args, released);
     let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
     let is_peer = |other: &&Device| other.id().kind == device.id().kind && other.id() != device.id();
     let peer = machine.registry().iter().find(is_peer);
@@ -110,7 +173,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         model: released.name,
         cfg: released.cfg,
         parameters: 0,
-        pixels: released.pixels,
+        pixels: size.width,
+        size,
         link_bytes_per_s: link,
         peer_bytes_per_s: peer.map(|(_, bytes_per_s)| bytes_per_s),
         formats: Vec::new(),
@@ -119,22 +183,29 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
         let dir = ScratchDir::new()?;
         let cut = write_model(dir.path(), format, (family, released), 1)?;
-        let cut_relative_error = cut_error(machine, device.id(), (&cut, released), 512)?;
+        let cut_relative_error = cut_error(machine, device.id(), &cut, StepSize::square(512, released.tokens))?;
         std::fs::remove_file(&cut)?;
-        let path = write_model(dir.path(), format, (family, released), usize::MAX)?;
+        let path = match format {
+            "BF16" => {
+                let path = dir.path().join(format!("{}.safetensors", family.key));
+                files::write_released(&path, released)?;
+                path
+            }
+            _ => write_model(dir.path(), format, (family, released), usize::MAX)?,
+        };
         let bench = Bench {
             devices: machine.registry(),
             compute: device.id(),
             card: machine.cuda(device.id()),
             path: &path,
-            pixels: released.pixels,
-            text: released.tokens,
+            size,
             evaluations: evaluations(released),
             link,
             peer,
             profiles: args.profile.as_deref().map(|folder| (folder, format)),
         };
         let floor = Floor::of(device, machine.cpu(), &path, &bench)?;
+        let operations = if args.operations { bench.operations(device, machine.cpu())? } else { Vec::new() };
         let rows = bench.rows(&floor)?;
         let checkpoint = Checkpoint::open(&path)?;
         report.parameters = checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum();
@@ -144,6 +215,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             model_bytes,
             cut_relative_error,
             floor,
+            operations,
             rows,
         });
     }
@@ -166,6 +238,13 @@ pub(super) fn released(args: &BenchArgs) -> Result<(&'static DiffusionFamily, &'
     let family =
         family.with_context(|| format!("--family: there is no such one; there are {}", known.join(", ")))?;
     Ok((family, &family.released))
+}
+
+/// What was asked for; the size in which the family's models are usually measured where nothing was.
+fn size_of(args: &BenchArgs, released: &ReleasedModel) -> StepSize {
+    let usual = StepSize::square(released.pixels, released.tokens);
+    let (width, height) = args.size.map_or((usual.width, usual.height), |size| (size.width, size.height));
+    StepSize { width, height, frames: args.frames, ..usual }
 }
 
 /// Evaluations of a step.
@@ -209,14 +288,14 @@ pub(super) fn amplitude(name: &str, dims: &[usize]) -> (f64, f64) {
     }
 }
 
-/// The seconds of a step of a model file with all of it on a device, at so many pixels and text tokens.
+/// The seconds of a step of a model file with all of it on a device.
 pub(super) fn resident_step(
     machine: &Machine,
     device: DeviceId,
     path: &Path,
-    (pixels, text): (usize, usize),
+    size: StepSize,
 ) -> Result<f64> {
-    Ok(Bench::plain(machine, device, path, (pixels, text)).measure("")?.step_s)
+    Ok(Bench::plain(machine, device, path, size).measure("")?.step_s)
 }
 
 /// One block of each kind, measured.
@@ -227,12 +306,12 @@ pub(super) struct OneOfEach {
     pub(super) planned_bytes: u64,
 }
 
-/// A step of a model file with all of it on a device, at so many pixels and text tokens.
+/// A step of a model file with all of it on a device.
 pub(super) fn one_of_each(
     machine: &Machine,
     device: DeviceId,
     path: &Path,
-    size: (usize, usize),
+    size: StepSize,
 ) -> Result<OneOfEach> {
     let bench = Bench { card: machine.cuda(device), ..Bench::plain(machine, device, path, size) };
     let Measured { plan, first_step_s, step_s, peak_bytes, .. } = bench.measure("")?;
@@ -258,31 +337,30 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// A run of so many evaluations per step over one picture, conditioned on random texts.
-    fn start(
-        &self,
-        (pixels, text): (usize, usize),
-        evaluations: usize,
-    ) -> Result<Box<dyn DiffusionRun + '_>> {
-        let conds: Vec<Cond> = (0..evaluations).map(|which| random_cond(&*self.model, text, which)).collect();
+    /// A run of so many evaluations per step over one picture or video, conditioned on random texts.
+    fn start(&self, size: StepSize, evaluations: usize) -> Result<Box<dyn DiffusionRun + '_>> {
+        let conds: Vec<Cond> =
+            (0..evaluations).map(|which| random_cond(&*self.model, size.tokens, which)).collect();
         let conditioned: Vec<Conditioned<'_>> = conds.iter().map(Conditioned::whole).collect();
-        let spec = self.model.latent();
-        let side = pixels / spec.pixels_per_value;
-        let shape = LatentShape { batch: 1, channels: spec.channels, frames: 1, height: side, width: side };
+        let shape = size.latent(self.model.latent());
         Ok(self.model.start(&self.session, &conditioned, &Scene::empty(shape))?)
     }
 
-    /// Random noise of a picture's size.
-    fn noise(&self, pixels: usize) -> Vec<f32> {
-        let spec = self.model.latent();
-        random_normal(1, spec.channels * (pixels / spec.pixels_per_value).pow(2))
+    /// Random noise of a latent's size.
+    fn noise(&self, size: StepSize) -> Vec<f32> {
+        let LatentShape { batch, channels, frames, height, width } = size.latent(self.model.latent());
+        random_normal(1, batch * channels * frames * height * width)
     }
 
-    /// The same on the device.
-    fn latent(&self, pixels: usize, noise: &[f32]) -> Result<Tensor> {
+    /// The same on the device. Families that make pictures have latents without frames.
+    fn latent(&self, size: StepSize, noise: &[f32]) -> Result<Tensor> {
         let spec = self.model.latent();
-        let side = pixels / spec.pixels_per_value;
-        Ok(self.session.lane()?.tensor([1, spec.channels, side, side], noise)?)
+        let LatentShape { batch, channels, frames, height, width } = size.latent(spec);
+        let lane = self.session.lane()?;
+        Ok(match spec.frames_per_value {
+            None => lane.tensor([batch, channels, height, width], noise)?,
+            Some(_) => lane.tensor([batch, channels, frames, height, width], noise)?,
+        })
     }
 
     /// One step on fixed inputs: what every evaluation gives, which stays on its device.
@@ -294,9 +372,9 @@ impl Loaded {
     }
 
     /// A run of one step.
-    fn evaluate(&self, (pixels, text): (usize, usize), evaluations: usize) -> Result<Vec<Tensor>> {
-        let run = self.start((pixels, text), evaluations)?;
-        self.step(&*run, &self.latent(pixels, &self.noise(pixels))?, evaluations)
+    fn evaluate(&self, size: StepSize, evaluations: usize) -> Result<Vec<Tensor>> {
+        let run = self.start(size, evaluations)?;
+        self.step(&*run, &self.latent(size, &self.noise(size))?, evaluations)
     }
 }
 
@@ -315,16 +393,10 @@ fn random_cond(model: &dyn Diffusion, tokens: usize, which: usize) -> Cond {
 }
 
 /// ‖device − CPU‖ / ‖CPU‖ of one evaluation.
-fn cut_error(
-    machine: &Machine,
-    device: DeviceId,
-    (path, released): (&Path, &ReleasedModel),
-    pixels: usize,
-) -> Result<f64> {
+fn cut_error(machine: &Machine, device: DeviceId, path: &Path, size: StepSize) -> Result<f64> {
     let evaluate = |compute: DeviceId| -> Result<Vec<f32>> {
-        let bench = Bench::plain(machine, compute, path, (pixels, released.tokens));
-        let (_, loaded) = bench.load("")?;
-        values_of(&loaded.evaluate((pixels, released.tokens), 1)?)
+        let (_, loaded) = Bench::plain(machine, compute, path, size).load("")?;
+        values_of(&loaded.evaluate(size, 1)?)
     };
     Ok(relative_error(&evaluate(device)?, &evaluate(DeviceId::CPU)?))
 }
@@ -349,9 +421,7 @@ struct Bench<'a> {
     /// Knows more about memory than the ledger does.
     card: Option<&'a CudaBackend>,
     path: &'a Path,
-    pixels: usize,
-    /// Tokens of the prompt.
-    text: usize,
+    size: StepSize,
     /// Evaluations of a step.
     evaluations: usize,
     link: f64,
@@ -378,15 +448,14 @@ impl<'a> Bench<'a> {
         machine: &'a Machine,
         compute: DeviceId,
         path: &'a Path,
-        (pixels, text): (usize, usize),
+        size: StepSize,
     ) -> Bench<'a> {
         Bench {
             devices: machine.registry(),
             compute,
             card: None,
             path,
-            pixels,
-            text,
+            size,
             evaluations: 1,
             link: 1e10,
             peer: None,
@@ -401,8 +470,9 @@ impl<'a> Bench<'a> {
         let lane = Lane::choose(self.devices.get(self.compute)?, model.activations())?;
         let question = PlanQuestion {
             allocation: AllocationText::parse(text)?,
-            size: (self.pixels, self.pixels),
-            text: Some(self.text),
+            size: (self.size.width, self.size.height),
+            frames: self.size.frames,
+            text: Some(self.size.tokens),
             cfg: self.evaluations > 1,
             ..PlanQuestion::default()
         };
@@ -412,6 +482,22 @@ impl<'a> Bench<'a> {
         let id = residency.load(manifest, plan.clone(), options)?;
         let session = residency.open(id, &Cancel::default())?;
         Ok((plan, Loaded { model, session, residency }))
+    }
+
+    /// What every operation of a resident step takes, by marks around each.
+    fn operations(&self, device: &Device, host: &Device) -> Result<Vec<OperationRow>> {
+        let (timed, times) = device.timed();
+        let devices = Registry::new([host.clone(), timed]);
+        let (_, loaded) = Bench { devices: &devices, ..*self }.load("")?;
+        let run = loaded.start(self.size, self.evaluations)?;
+        let latent = loaded.latent(self.size, &loaded.noise(self.size))?;
+        // The first two steps look for kernels and fill the pool.
+        for _ in 0..2 {
+            values_of(&loaded.step(&*run, &latent, self.evaluations)?)?;
+        }
+        times.take()?;
+        values_of(&loaded.step(&*run, &latent, self.evaluations)?)?;
+        Ok(times.take()?.into_iter().map(OperationRow::from).collect())
     }
 
     /// Nothing, half and all of the model offloaded.
@@ -443,16 +529,16 @@ impl<'a> Bench<'a> {
         ledger.take_peak();
         self.card.map(CudaBackend::take_peak_bytes);
         let start = Instant::now();
-        let run = loaded.start((self.pixels, self.text), self.evaluations)?;
-        let noise = loaded.noise(self.pixels);
-        let latent = loaded.latent(self.pixels, &noise)?;
+        let run = loaded.start(self.size, self.evaluations)?;
+        let noise = loaded.noise(self.size);
+        let latent = loaded.latent(self.size, &noise)?;
         let output = values_of(&loaded.step(&*run, &latent, self.evaluations)?)?;
         let first_step_s = start.elapsed().as_secs_f64();
         let mut times = Vec::new();
         for _ in 0..STEPS {
             // A sampler brings the latent and reads the answer in every step.
             let start = Instant::now();
-            let latent = loaded.latent(self.pixels, &noise)?;
+            let latent = loaded.latent(self.size, &noise)?;
             values_of(&loaded.step(&*run, &latent, self.evaluations)?)?;
             times.push(start.elapsed().as_secs_f64());
         }
@@ -549,16 +635,22 @@ impl Report {
         }
         let errors: Vec<String> =
             self.formats.iter().map(|it| format!("{} {:.1e}", it.format, it.cut_relative_error)).collect();
+        let mut parts = Table::new(&["operation", "count", "ms"]);
+        for row in self.formats.iter().flat_map(|it| &it.operations) {
+            parts.row(&[&row.operation, &row.count.to_string(), &format!("{:.3}", row.seconds * 1e3)]);
+        }
+        let has_parts = self.formats.iter().any(|it| !it.operations.is_empty());
+        let parts = if has_parts { format!("\n{parts}") } else { String::new() };
         format!(
-            "{} ({}), a model of the size of {} ({:.1} billion parameters), cfg {}, {} pixels square, link {:.1} GB/s\n\
+            "{} ({}), a model of the size of {} ({:.1} billion parameters), cfg {}, {}, link {:.1} GB/s\n\
              one block each against the CPU, relative error: {}\n\n{table}\n\
-             decoding a picture: {:.1} ms, the first {:.1} ms, relative error {:.1e}\n",
+             decoding a picture: {:.1} ms, the first {:.1} ms, relative error {:.1e}\n{parts}",
             self.device,
             self.device_name,
             self.model,
             self.parameters as f64 / 1e9,
             self.cfg,
-            self.pixels,
+            self.size,
             self.link_bytes_per_s / 1e9,
             errors.join(", "),
             self.decoding.decode_s * 1e3,

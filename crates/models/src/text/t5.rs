@@ -161,10 +161,11 @@ impl T5 {
     /// are, by a learned table, and which tokens are hidden.
     fn position_scores(&self, lease: &Lease<'_>, i: usize, batch: &Batch, masked: bool) -> Result<Tensor> {
         let (len, heads) = (batch.len, self.config.heads);
-        let buckets: Vec<i32> = (0..len)
-            .flat_map(|query| (0..len).map(move |key| (query, key)))
-            .map(|(query, key)| bucket(key as i64 - query as i64, self.config.buckets))
-            .collect();
+        // A query's row is a stretch of the buckets of all distances, from far behind to far ahead.
+        let distances = 1 - len as i64..len as i64;
+        let by_distance: Vec<i32> = distances.map(|distance| bucket(distance, self.config.buckets)).collect();
+        let buckets: Vec<i32> =
+            (0..len).rev().flat_map(|start| &by_distance[start..start + len]).copied().collect();
         let ids = lease.lane().ids([len, len], &buckets)?;
         let name = format!("encoder.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight");
         let table = lease.weight(&name)?;

@@ -138,7 +138,7 @@ fn attend(qkv: &Tensor, turns: &Turns) -> Result<Tensor> {
     let head = width / HEADS;
     let parts = qkv.reshape([1, len, 3, HEADS, head])?;
     let part = |i: usize| parts.slice(2, i, 1)?.reshape([1, len, HEADS, head]);
-    let (cos, sin) = (turns.cos.to_lane(qkv.lane())?, turns.sin.to_lane(qkv.lane())?);
+    let (cos, sin) = (turns.cos.to_device_of(qkv.lane())?, turns.sin.to_device_of(qkv.lane())?);
     let turn = |x: Tensor| x.rope(&cos, &sin, RopeLayout::HalfSplit);
     let (q, k, v) = (turn(part(0)?)?, turn(part(1)?)?, part(2)?.contiguous()?);
     let scale = (head as f32).sqrt().recip();

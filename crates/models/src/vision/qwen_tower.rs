@@ -139,7 +139,7 @@ fn attend(qkv: &Tensor, heads: usize, sight: &Sight, is_full: bool) -> Result<Te
     let len = qkv.dim(1);
     let parts = qkv.reshape([1, len, 3, heads, HEAD])?;
     let part = |i: usize| parts.slice(2, i, 1)?.reshape([1, len, heads, HEAD]);
-    let (cos, sin) = (sight.cos.to_lane(qkv.lane())?, sight.sin.to_lane(qkv.lane())?);
+    let (cos, sin) = (sight.cos.to_device_of(qkv.lane())?, sight.sin.to_device_of(qkv.lane())?);
     let turn = |x: Tensor| x.rope(&cos, &sin, RopeLayout::HalfSplit);
     let (q, k, v) = (turn(part(0)?)?, turn(part(1)?)?, part(2)?.contiguous()?);
     let scale = (HEAD as f32).sqrt().recip();

@@ -1,8 +1,9 @@
 //! Model files of random weights, made in seconds: a diffusion model of its released or of a small size, text encoders of
 //! the widths that it takes, and a LoRA for all its matrices.
 //!
-//! Weights are cut from one stretch of random values per amplitude, so that making them costs no more than writing them;
-//! which values they are does not matter to the time of a step, only that they are not all the same.
+//! Weights are cut from one stretch of random values per amplitude, so that making them costs no more than writing them.
+//! They have the statistics of trained ones, which decide how far lossless coding shrinks them: nearly normal, in rows whose
+//! scales vary by a power of two with an exponent of deviation one.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,12 +15,16 @@ use anyhow::{Context, Result, anyhow};
 use checkpoint::{NewTensor, SafetensorsHead};
 use meta::{DType, Encoding, Shape};
 use models::diffusion::ReleasedModel;
-use testkit::Procedural;
+use testkit::{Procedural, random_trained};
 
 use crate::bench::step;
 
 /// Random values that weights of one amplitude are cut from.
 const STRETCH: usize = 4 << 20;
+/// Values of a stretch that share a scale.
+const ROW: usize = 4096;
+/// By how much the scales of rows vary: the deviation of their exponents of two.
+const ROW_SPREAD: f32 = 1.0;
 /// Bytes that a thread writes at a time.
 const PART_BYTES: u64 = 16 << 20;
 /// Entries of T5's and CLIP's token tables, which their tokenizers need.
@@ -124,6 +129,32 @@ fn lora(model: &[Made]) -> Vec<Made> {
         [Made::matrix(format!("diffusion_model.{layer}.lora_A.weight"), LORA_RANK, from), up]
     };
     matrices.flat_map(pair).collect()
+}
+
+/// Writes a diffusion model of its released size.
+pub(in crate::bench) fn write_released(path: &Path, released: &ReleasedModel) -> Result<u64> {
+    write(path, &model(released))
+}
+
+/// Writes a language model of the size of Qwen2.5-VL 7B, without the tower by which that looks at pictures.
+pub(in crate::bench) fn write_qwen25_7b(path: &Path) -> Result<u64> {
+    let (width, groups, mlp) = (3584, 512, 18_944);
+    let mut tensors = vec![Made { shape: vec![152_064, width], ..Made::matrix("model.embed_tokens.weight", 152_064, 12) }];
+    for layer in 0..28 {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        for (part, out) in [("q", width), ("k", groups), ("v", groups)] {
+            tensors.push(Made::matrix(name(&format!("self_attn.{part}_proj.weight")), out, width));
+            tensors.push(Made::bias(name(&format!("self_attn.{part}_proj.bias")), out));
+        }
+        tensors.push(Made::matrix(name("self_attn.o_proj.weight"), width, width));
+        tensors.push(Made::matrix(name("mlp.gate_proj.weight"), mlp, width));
+        tensors.push(Made::matrix(name("mlp.up_proj.weight"), mlp, width));
+        tensors.push(Made::matrix(name("mlp.down_proj.weight"), width, mlp));
+        tensors.push(Made::factors(name("input_layernorm.weight"), width));
+        tensors.push(Made::factors(name("post_attention_layernorm.weight"), width));
+    }
+    tensors.push(Made::factors("model.norm.weight", width));
+    write(path, &tensors)
 }
 
 /// Writes a text encoder of the size of T5-XXL.
@@ -272,14 +303,31 @@ fn key(made: &Made) -> [u32; 2] {
 
 /// Random values for every amplitude that occurs.
 fn stretches(tensors: &[Made]) -> Result<BTreeMap<[u32; 2], Vec<u8>>> {
+    let trained = trained();
     let mut stretches = BTreeMap::new();
     for made in tensors {
         if let std::collections::btree_map::Entry::Vacant(place) = stretches.entry(key(made)) {
-            let rule = Procedural::new(&made.name, made.amplitude, made.offset);
-            place.insert(rule.encoded(Encoding::BF16, STRETCH)?);
+            place.insert(match made.offset {
+                0.0 => trained.iter().flat_map(|v| bf16_bytes(v * made.amplitude)).collect(),
+                offset => Procedural::new(&made.name, made.amplitude, offset).encoded(Encoding::BF16, STRETCH)?,
+            });
         }
     }
     Ok(stretches)
+}
+
+/// A value in bf16, cut off instead of rounded, which makes no difference to random ones.
+fn bf16_bytes(value: f32) -> [u8; 2] {
+    let [_, _, low, high] = value.to_le_bytes();
+    [low, high]
+}
+
+/// Values like those of trained matrices, as large on the whole as those that are uniform from -1 to 1.
+fn trained() -> Vec<f32> {
+    let values = random_trained(7, [STRETCH / ROW, ROW], ROW_SPREAD);
+    let mean_square = values.iter().map(|v| f64::from(v * v)).sum::<f64>() / values.len() as f64;
+    let factor = (1.0 / 3.0 / mean_square).sqrt() as f32;
+    values.iter().map(|v| v * factor).collect()
 }
 
 #[cfg(test)]

@@ -127,10 +127,10 @@ fn operations(
     let id = residency.load(manifest, plan, LoadOptions { dtype, ..LoadOptions::default() })?;
     let session = residency.open(id, &Cancel::default())?;
     let loaded = Loaded { model, session, residency };
-    let run = loaded.start((bench.pixels, bench.text), bench.evaluations)?;
+    let run = loaded.start(bench.size, bench.evaluations)?;
     // What is done once a run is no part of a step.
     *counts.lock().unwrap_or_else(PoisonError::into_inner) = Counted::default();
-    let latent = loaded.latent(bench.pixels, &loaded.noise(bench.pixels))?;
+    let latent = loaded.latent(bench.size, &loaded.noise(bench.size))?;
     loaded.step(&*run, &latent, bench.evaluations)?;
     let counts = *counts.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(counts)

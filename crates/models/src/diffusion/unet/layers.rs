@@ -1,7 +1,7 @@
 //! The layers of a UNet but for attention.
 
 use residency::Lease;
-use tensor::{Activation, ConvolutionShape, ResizeMode, Tensor};
+use tensor::{ConvolutionShape, ResizeMode, Tensor};
 
 use crate::diffusion::modulation::by_item;
 use crate::{Probe, Result};
@@ -62,9 +62,10 @@ pub(super) fn activated_norm(
     x: &Tensor,
     probe: &mut Probe<'_>,
 ) -> Result<Tensor> {
-    let normed = group_norm(lease, name, x, NORM_EPS)?;
-    probe.show(format_args!("{name}"), &normed);
-    Ok(normed.activate(Activation::Silu)?)
+    probe.show_step(format_args!("{name}"), || group_norm(lease, name, x, NORM_EPS))?;
+    let weight = lease.weight(&format!("{name}.weight"))?;
+    let bias = lease.find(&format!("{name}.bias"))?;
+    Ok(x.group_norm_silu(GROUPS, Some(&weight), bias.as_ref(), NORM_EPS)?)
 }
 
 /// Groups of channels normalised.

@@ -28,8 +28,8 @@ impl Rotation {
 
     /// Brings them to where they are needed.
     pub(super) fn bring(&mut self, lane: &Lane) -> Result<()> {
-        self.cos = self.cos.to_lane(lane)?;
-        self.sin = self.sin.to_lane(lane)?;
+        self.cos = self.cos.to_device_of(lane)?;
+        self.sin = self.sin.to_device_of(lane)?;
         Ok(())
     }
 }

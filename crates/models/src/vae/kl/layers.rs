@@ -2,7 +2,7 @@
 
 use device::op::UnaryKind;
 use residency::Lease;
-use tensor::{Activation, ConvolutionShape, Padding, ResizeMode, Tensor, Window};
+use tensor::{ConvolutionShape, Padding, ResizeMode, Tensor, Weight, Window};
 
 use super::Config;
 use super::config::{PATCH, Stage};
@@ -38,9 +38,9 @@ impl Layers<'_> {
             }
             "decoder.mid" => self.middle("decoder.mid", &x),
             "decoder.out" => {
-                let x = self.norm("decoder.norm_out", &x)?;
-                probe.show(format_args!("norm_out"), &x);
-                let mut x = self.convolution("decoder.conv_out", &x.activate(Activation::Silu)?, 1)?;
+                probe.show_step(format_args!("norm_out"), || self.norm("decoder.norm_out", &x))?;
+                let x = self.activated_norm("decoder.norm_out", &x, NORM_EPS)?;
+                let mut x = self.convolution("decoder.conv_out", &x, 1)?;
                 if self.config.has_frames {
                     x = pictures(
                         &self.convolution_over_frames("decoder.conv_out.time_mix_conv", &video(&x)?)?,
@@ -59,7 +59,7 @@ impl Layers<'_> {
             "encoder.in" => self.convolution("encoder.conv_in", &x, 1),
             "encoder.mid" => self.middle("encoder.mid", &x),
             "encoder.out" => {
-                let x = self.norm("encoder.norm_out", &x)?.activate(Activation::Silu)?;
+                let x = self.activated_norm("encoder.norm_out", &x, NORM_EPS)?;
                 let x = self.convolution("encoder.conv_out", &x, 1)?;
                 let x = self.optional_product("encoder.quant_conv", &x)?;
                 let x = self.optional_product("quant_conv", &x)?;
@@ -141,11 +141,9 @@ impl Layers<'_> {
         let short = name.trim_start_matches("decoder.");
         // What a step was computed from goes before the next one starts: images are large.
         let mut half = |part: usize, x: &Tensor| -> Result<Tensor> {
-            let activated = {
-                let normed = self.norm(&format!("{name}.norm{part}"), x)?;
-                probe.show(format_args!("{short}.norm{part}"), &normed);
-                normed.activate(Activation::Silu)?
-            };
+            let norm = format!("{name}.norm{part}");
+            probe.show_step(format_args!("{short}.norm{part}"), || self.norm(&norm, x))?;
+            let activated = self.activated_norm(&norm, x, NORM_EPS)?;
             let out = self.convolution(&format!("{name}.conv{part}"), &activated, 1)?;
             probe.show(format_args!("{short}.conv{part}"), &out);
             Ok(out)
@@ -166,11 +164,8 @@ impl Layers<'_> {
     fn over_frames(&self, name: &str, x: &Tensor) -> Result<Tensor> {
         let volume = video(x)?;
         let half = |norm: &str, kernel: &str, x: &Tensor| -> Result<Tensor> {
-            let normed = self.norm_with(&format!("{name}.time_stack.{norm}"), x, FRAMES_NORM_EPS)?;
-            self.convolution_over_frames(
-                &format!("{name}.time_stack.{kernel}"),
-                &normed.activate(Activation::Silu)?,
-            )
+            let activated = self.activated_norm(&format!("{name}.time_stack.{norm}"), x, FRAMES_NORM_EPS)?;
+            self.convolution_over_frames(&format!("{name}.time_stack.{kernel}"), &activated)
         };
         let inner = half("out_layers.0", "out_layers.3", &half("in_layers.0", "in_layers.2", &volume)?)?;
         let share = self.lease.lane().unpack(&self.lease.weight(&format!("{name}.mix_factor"))?)?;
@@ -199,15 +194,18 @@ impl Layers<'_> {
     }
 
     fn norm(&self, name: &str, x: &Tensor) -> Result<Tensor> {
-        self.norm_with(name, x, NORM_EPS)
+        let (weight, bias) = self.norm_weights(name)?;
+        Ok(x.group_norm(groups_of(x), Some(&weight), bias.as_ref(), NORM_EPS)?)
     }
 
-    fn norm_with(&self, name: &str, x: &Tensor, eps: f32) -> Result<Tensor> {
-        let weight = self.lease.weight(&format!("{name}.weight"))?;
-        let bias = self.lease.find(&format!("{name}.bias"))?;
-        // Small models have fewer channels than the usual number of groups.
-        let groups = GROUPS.min(x.dim(1));
-        Ok(x.group_norm(groups, Some(&weight), bias.as_ref(), eps)?)
+    /// Groups of channels normalised, then SiLU.
+    fn activated_norm(&self, name: &str, x: &Tensor, eps: f32) -> Result<Tensor> {
+        let (weight, bias) = self.norm_weights(name)?;
+        Ok(x.group_norm_silu(groups_of(x), Some(&weight), bias.as_ref(), eps)?)
+    }
+
+    fn norm_weights(&self, name: &str) -> Result<(Weight, Option<Weight>)> {
+        Ok((self.lease.weight(&format!("{name}.weight"))?, self.lease.find(&format!("{name}.bias"))?))
     }
 
     /// A convolution of stride 1 with this border.
@@ -228,6 +226,11 @@ impl Layers<'_> {
         }
         self.convolution(name, x, 0)
     }
+}
+
+/// Small models have fewer channels than the usual number of groups.
+fn groups_of(x: &Tensor) -> usize {
+    GROUPS.min(x.dim(1))
 }
 
 /// The stage with the number at the end of a name.
