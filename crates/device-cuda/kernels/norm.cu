@@ -2,8 +2,9 @@
 //
 // Definitions of all: T, the element type; W and B, the types of weight and bias, or `none`; VECTOR, how
 // many elements a thread takes at once (1 where rows are not aligned). Of the norms over rows also
-// ROW_THREADS, 8, 32 or 256 threads for each row, CENTRED, 1 for layer norm and 0 for RMS norm, and MODULATED, 1
-// where scales and shifts are operands of the walk after output and input: 1 is added to the scales. Of the norms
+// ROW_THREADS, the threads for each row, CENTRED, 1 for layer norm and 0 for RMS norm, and MODULATED, 1
+// where scales and shifts are operands of the walk after output and input: 1 is added to the scales; of those whose rows
+// are kept in registers HELD, the pieces that a thread keeps, and REPEAT, how many rows it takes. Of the norms
 // over groups also INDEX, u32 or u64, and SILU, 1 where SiLU follows.
 
 constexpr int THREADS = 256;
@@ -44,9 +45,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 #elif defined(ROW_THREADS)
 
-constexpr int ROWS = THREADS / ROW_THREADS;
-// Pieces of a row that a thread keeps in registers; longer rows are read again.
-constexpr int HELD = 4;
+// Threads of a block: those of one long row, or of several short ones.
+constexpr int BLOCK = ROW_THREADS > 32 ? ROW_THREADS : THREADS;
+constexpr int ROWS = BLOCK / ROW_THREADS;
 constexpr int OPERANDS = MODULATED ? 4 : 2;
 
 __device__ __forceinline__ float spread(const float (&x)[VECTOR], float mean) {
@@ -73,42 +74,89 @@ __device__ __forceinline__ void write_piece(T *to, const float (&x)[VECTOR], con
     store_floats<VECTOR>(to + at, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    norm_rows(const Walk<OPERANDS> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
-    u32 row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, lane = threadIdx.x % ROW_THREADS;
-    if (row >= rows) return;
+#ifdef HELD
+
+// Rows that are kept in registers as they are stored, HELD pieces in each thread. Short rows are so little work that a
+// thread takes REPEAT of them, whose values are all under way before the first is needed.
+struct Row {
+    T *out;
+    const W *weight;
+    const B *bias;
+    Pack<T, VECTOR> x[HELD];
+};
+
+__device__ __forceinline__ void widen(const Pack<T, VECTOR> &pack, float (&x)[VECTOR]) {
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) x[i] = to_float(pack.value[i]);
+}
+
+__device__ __forceinline__ void read_row(const Walk<OPERANDS> &walk, u32 index, u32 lane, u32 pieces, Row &row) {
     i64 at[OPERANDS];
-    locate(walk, row, at);
-    T *out = static_cast<T *>(walk.base[0]) + at[0];
+    locate(walk, index, at);
+    row.out = static_cast<T *>(walk.base[0]) + at[0];
     const T *from = static_cast<const T *>(walk.base[1]) + at[1];
     if constexpr (MODULATED) {
-        weight = static_cast<const W *>(walk.base[OPERANDS - 2]) + at[OPERANDS - 2];
-        bias = static_cast<const B *>(walk.base[OPERANDS - 1]) + at[OPERANDS - 1];
+        row.weight = static_cast<const W *>(walk.base[OPERANDS - 2]) + at[OPERANDS - 2];
+        row.bias = static_cast<const B *>(walk.base[OPERANDS - 1]) + at[OPERANDS - 1];
     }
-    u32 pieces = size / VECTOR;
-    float x[HELD][VECTOR], mean = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
         u32 piece = h * ROW_THREADS + lane;
-        if (piece < pieces) {
-            load_floats<VECTOR>(from + piece * VECTOR, x[h]);
-            if (CENTRED) mean += total(x[h]);
-        }
+        if (piece >= pieces) continue;
+        if constexpr (VECTOR == 1) row.x[h].value[0] = from[piece];
+        else row.x[h] = *reinterpret_cast<const Pack<T, VECTOR> *>(from + piece * VECTOR);
     }
-    if (CENTRED) mean = across_row<Sum, ROW_THREADS>(mean) / (float)size;
+}
+
+__device__ __forceinline__ void normalise_row(const Row &row, u32 lane, u32 size, float eps) {
+    u32 pieces = size / VECTOR;
+    float x[VECTOR], mean = 0.0f, squares = 0.0f;
+    if (CENTRED) {
 #pragma unroll
-    for (int h = 0; h < HELD; h++)
-        if (h * ROW_THREADS + lane < pieces) squares += spread(x[h], mean);
+        for (int h = 0; h < HELD; h++) {
+            if (h * ROW_THREADS + lane >= pieces) continue;
+            widen(row.x[h], x);
+            mean += total(x);
+        }
+        mean = across_row<Sum, ROW_THREADS>(mean) / (float)size;
+    }
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+        if (h * ROW_THREADS + lane >= pieces) continue;
+        widen(row.x[h], x);
+        squares += spread(x, mean);
+    }
     squares = across_row<Sum, ROW_THREADS>(squares) / (float)size;
     float by = 1.0f / sqrtf(squares + eps);
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
         u32 piece = h * ROW_THREADS + lane;
-        if (piece < pieces) write_piece(out, x[h], weight, bias, piece * VECTOR, mean, by);
+        if (piece >= pieces) continue;
+        widen(row.x[h], x);
+        write_piece(row.out, x, row.weight, row.bias, piece * VECTOR, mean, by);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    norm_rows(const Walk<OPERANDS> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
+    u32 lane = threadIdx.x % ROW_THREADS, first = blockIdx.x * (ROWS * REPEAT) + threadIdx.x / ROW_THREADS;
+    Row row[REPEAT];
+#pragma unroll
+    for (int r = 0; r < REPEAT; r++) {
+        row[r].weight = weight;
+        row[r].bias = bias;
+        if (first + r * ROWS < rows) read_row(walk, first + r * ROWS, lane, size / VECTOR, row[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < REPEAT; r++) {
+        if (first + r * ROWS < rows) normalise_row(row[r], lane, size, eps);
+    }
+}
+
+#else
+
+// Rows that are too long for that are read again.
+extern "C" __global__ void __launch_bounds__(BLOCK)
     norm_long_rows(const Walk<OPERANDS> walk, const W *weight, const B *bias, u32 rows, u32 size, float eps) {
     u32 row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, lane = threadIdx.x % ROW_THREADS;
     if (row >= rows) return;
@@ -140,6 +188,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         write_piece(out, x, weight, bias, (i64)piece * VECTOR, mean, by);
     }
 }
+
+#endif
 
 #else
 

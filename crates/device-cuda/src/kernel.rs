@@ -235,7 +235,7 @@ struct KernelKey {
 }
 
 /// Definitions that a key has room for.
-const MOST_DEFINES: usize = 8;
+const MOST_DEFINES: usize = 9;
 
 impl KernelKey {
     /// None if there are more definitions than it has room for.

@@ -111,6 +111,7 @@ impl Network {
     pub fn frames_per_value(&self) -> Option<usize> {
         match self {
             Network::Diffusion(model, _) => model.latent().frames_per_value,
+            Network::Autoencoder(autoencoder) => autoencoder.frames_per_value(),
             _ => None,
         }
     }

@@ -35,7 +35,13 @@ pub(crate) fn group_norm(call: &op::GroupNorm, access: &Access<'_>) -> Result<()
             let factor = scale.factor * weight[channel];
             // SAFETY: pieces are distinct parts of the output.
             let out = unsafe { target.part(at, len) };
-            dispatch(Plane { x: &x[at..at + len], mean: scale.mean, factor, shift: bias[channel], out: &mut *out });
+            dispatch(Plane {
+                x: &x[at..at + len],
+                mean: scale.mean,
+                factor,
+                shift: bias[channel],
+                out: &mut *out,
+            });
             if call.silu {
                 activate(Activation::Silu, out);
             }

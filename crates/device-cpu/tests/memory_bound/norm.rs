@@ -154,8 +154,15 @@ fn threads_do_not_matter() {
     let x = random(&device, 1, [2, 8, 150, 151]);
     assert_threads_do_not_matter("group norm", || {
         let out = blank(&device, *x.shape());
-        let call =
-            GroupNorm { x: x.clone(), weight: None, bias: None, groups: 2, eps: 1e-5, silu: true, out: out.clone() };
+        let call = GroupNorm {
+            x: x.clone(),
+            weight: None,
+            bias: None,
+            groups: 2,
+            eps: 1e-5,
+            silu: true,
+            out: out.clone(),
+        };
         launch(&device, call).unwrap();
         values(&device, &out)
     });

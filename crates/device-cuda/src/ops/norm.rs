@@ -13,14 +13,14 @@ use crate::kernel::{Args, KernelFile, Launch, Variant};
 macro_rules! parameters {
     (modulated: $($element:literal $vector:literal)*; plain: $($weight:literal $bias:literal)*;) => {
         &[$(
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", $element), ("W", $element), ("B", $element), ("VECTOR", $vector), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", $element), ("W", $element), ("B", $element), ("VECTOR", $vector), ("ROW_THREADS", "128"), ("CENTRED", "1"), ("MODULATED", "1"), ("HELD", "5"), ("REPEAT", "1")] },
             Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", $element), ("W", $element), ("B", $element), ("VECTOR", "1"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "1")] },
         )* $(
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "0")] },
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "32"), ("CENTRED", "0"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "0"), ("HELD", "8"), ("REPEAT", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "64"), ("CENTRED", "0"), ("MODULATED", "0"), ("HELD", "3"), ("REPEAT", "1")] },
             Variant { file: KernelFile::Norm, name: "norm_long_rows", defines: &[("T", "f32"), ("W", $weight), ("B", $bias), ("VECTOR", "4"), ("ROW_THREADS", "256"), ("CENTRED", "1"), ("MODULATED", "0")] },
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1"), ("MODULATED", "0")] },
-            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "8"), ("CENTRED", "0"), ("MODULATED", "0")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("ROW_THREADS", "32"), ("CENTRED", "1"), ("MODULATED", "0"), ("HELD", "2"), ("REPEAT", "1")] },
+            Variant { file: KernelFile::Norm, name: "norm_rows", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("ROW_THREADS", "8"), ("CENTRED", "0"), ("MODULATED", "0"), ("HELD", "1"), ("REPEAT", "4")] },
             Variant { file: KernelFile::Norm, name: "norm_across", defines: &[("T", "bf16"), ("W", $weight), ("B", "none"), ("VECTOR", "1"), ("ACROSS", "1")] },
             Variant { file: KernelFile::Norm, name: "group_apply", defines: &[("T", "bf16"), ("W", $weight), ("B", $bias), ("VECTOR", "8"), ("INDEX", "u32"), ("SILU", "1")] },
             Variant { file: KernelFile::Norm, name: "group_moments", defines: &[("T", "f16"), ("W", $weight), ("B", $bias), ("VECTOR", "1"), ("INDEX", "u64"), ("SILU", "0")] },
@@ -41,10 +41,46 @@ pub(crate) const VARIANTS: &[Variant] = parameters! {
         "f8e5m2" "f8e5m2";
 };
 
-/// Pieces of a row that a thread of the kernels keeps in registers.
-const HELD: usize = 4;
-/// Pieces of a row up to which so many threads are enough for it.
-const SHORT: usize = 8;
+/// How the threads of a kernel share a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RowShare {
+    /// Threads of a row.
+    threads: usize,
+    /// Pieces of it that each keeps in registers; none where rows are too long and are read again.
+    held: Option<usize>,
+    /// Rows that each thread takes.
+    repeat: usize,
+}
+
+impl RowShare {
+    /// Threads that are enough for so many pieces, the fewest first. More pieces each keep more of a row under way, fewer
+    /// leave room for more rows.
+    const SHARES: [(usize, usize); 5] = [(8, 8), (32, 128), (64, 256), (128, 1024), (256, 2048)];
+    /// Rows of the shortest that a thread takes.
+    const REPEAT: usize = 4;
+
+    fn of(pieces: usize) -> RowShare {
+        let enough = RowShare::SHARES.into_iter().find(|(_, most)| pieces <= *most);
+        match enough {
+            Some((threads, _)) => RowShare {
+                threads,
+                held: Some(pieces.div_ceil(threads).max(1)),
+                repeat: if threads == RowShare::SHARES[0].0 { RowShare::REPEAT } else { 1 },
+            },
+            None => RowShare { threads: THREADS as usize, held: None, repeat: 1 },
+        }
+    }
+
+    /// Threads of a block.
+    fn block(self) -> usize {
+        if self.threads > 32 { self.threads } else { THREADS as usize }
+    }
+
+    /// Rows of a block.
+    fn rows(self) -> usize {
+        self.block() / self.threads * self.repeat
+    }
+}
 
 pub(crate) fn layer_norm(call: &op::LayerNorm, launch: &Launch<'_>) -> Result<()> {
     let parameters = Parameters::of(launch, call.weight.as_ref(), call.bias.as_ref())?;
@@ -130,11 +166,20 @@ fn vector_name(pack: usize) -> &'static str {
     }
 }
 
-/// The name of a number of threads for each row in definitions.
-fn row_threads_name(threads: usize) -> &'static str {
-    match threads {
-        SHORT => "8",
+/// A small number in definitions.
+fn number_name(number: usize) -> &'static str {
+    match number {
+        1 => "1",
+        2 => "2",
+        3 => "3",
+        4 => "4",
+        5 => "5",
+        6 => "6",
+        7 => "7",
+        8 => "8",
         32 => "32",
+        64 => "64",
+        128 => "128",
         _ => "256",
     }
 }
@@ -158,33 +203,31 @@ impl Rows<'_> {
             && walk.rows_are_aligned(whole, dtype.bytes())
             && parameters.are_aligned(whole);
         let pack = if aligned { whole } else { 1 };
-        let pieces = size / pack;
-        // Short rows, such as heads, share a warp.
-        let row_threads = match pieces {
-            0..=SHORT => SHORT,
-            _ if pieces <= HELD * 32 => 32,
-            _ => THREADS as usize,
-        };
-        let kernel = if pieces <= HELD * row_threads { "norm_rows" } else { "norm_long_rows" };
+        let share = RowShare::of(size / pack);
+        let kernel = if share.held.is_some() { "norm_rows" } else { "norm_long_rows" };
         let count = walk.count();
         let (Ok(count_u32), Ok(size_u32)) = (u32::try_from(count), u32::try_from(size)) else {
             return Err(unsupported(launch, op, format!("{count} rows of {size} values")));
         };
         let [weight, bias] = parameters.type_names();
-        let defines = [
+        let mut defines = vec![
             ("T", type_name(dtype)),
             ("W", weight),
             ("B", bias),
             ("VECTOR", vector_name(pack)),
-            ("ROW_THREADS", row_threads_name(row_threads)),
+            ("ROW_THREADS", number_name(share.threads)),
             ("CENTRED", if op == "rms norm" { "0" } else { "1" }),
             ("MODULATED", if self.operands.len() > 2 { "1" } else { "0" }),
         ];
-        let grid = [block_count(launch, op, count.div_ceil(THREADS as usize / row_threads))?, 1, 1];
+        if let Some(held) = share.held {
+            defines.extend([("HELD", number_name(held)), ("REPEAT", number_name(share.repeat))]);
+        }
+        let grid = [block_count(launch, op, count.div_ceil(share.rows()))?, 1, 1];
         let [weight, bias] = parameters.pointers;
         let mut args =
             Args::new().bytes(&walk.bytes()).ptr(weight).ptr(bias).u32(count_u32).u32(size_u32).f32(self.eps);
-        launch.kernel(KernelFile::Norm, kernel, &defines)?.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)
+        let block = [share.block() as u32, 1, 1];
+        launch.kernel(KernelFile::Norm, kernel, &defines)?.launch(launch, grid, block, 0, &mut args)
     }
 }
 
@@ -273,6 +316,22 @@ pub(crate) fn group_norm(call: &op::GroupNorm, launch: &Launch<'_>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_row_has_threads_for_all_its_pieces() {
+        for pieces in 1..=2048 {
+            let share = RowShare::of(pieces);
+            let held = share.held.unwrap();
+            assert!(
+                held * share.threads >= pieces && (held - 1) * share.threads < pieces,
+                "{pieces}: {share:?}"
+            );
+            assert!(held <= 8 && number_name(held).parse() == Ok(held), "{pieces}: {share:?}");
+            assert_eq!(number_name(share.threads).parse(), Ok(share.threads));
+            assert_eq!(share.block() % share.threads, 0);
+        }
+        assert_eq!(RowShare::of(2049), RowShare { threads: 256, held: None, repeat: 1 });
+    }
 
     #[test]
     fn groups_are_split_into_whole_chunks() {

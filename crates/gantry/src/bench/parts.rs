@@ -18,8 +18,8 @@ use models::Module;
 use models::detect::{Role, detect};
 use models::text::{EncodeOptions, PromptOptions, Symbol, TextModel, Token, Tokens};
 use models::vae::{Autoencoder, kl::Kl};
-use residency::{Cancel, LoadOptions, Residency, Session};
 use placement::AllocationText;
+use residency::{Cancel, LoadOptions, Residency, Session};
 use runtime::PlanQuestion;
 use serde::Serialize;
 use tensor::{Lane, Tensor};
@@ -247,8 +247,7 @@ impl Bench<'_> {
         opened: &Opened,
         work: impl Fn() -> Result<Tensor>,
     ) -> Result<Row> {
-        let (card, ledger) =
-            (self.machine.cuda(self.compute), self.devices.get(self.compute)?.ledger());
+        let (card, ledger) = (self.machine.cuda(self.compute), self.devices.get(self.compute)?.ledger());
         ledger.take_peak();
         card.map(CudaBackend::take_peak_bytes);
         let once = || -> Result<f64> {
@@ -320,7 +319,16 @@ impl Encoder {
 
 impl Report {
     fn to_text(&self) -> String {
-        let mut table = Table::new(&["part", "size", "first ms", "ms", "peak", "planned", "peak over plan", "over bound"]);
+        let mut table = Table::new(&[
+            "part",
+            "size",
+            "first ms",
+            "ms",
+            "peak",
+            "planned",
+            "peak over plan",
+            "over bound",
+        ]);
         for row in &self.rows {
             table.row(&[
                 row.part,

@@ -21,7 +21,7 @@ use serde::Serialize;
 use testkit::ScratchDir;
 
 use super::server::program::Program;
-use super::step;
+use super::{codec, step};
 use crate::cli::{BenchArgs, ServedShape};
 use crate::commands::{print, print_json, tell};
 use crate::machine::Machine;
@@ -36,6 +36,9 @@ use workflow::{Drawing, prompt};
 const VIRTUAL_VRAM_GB: [f64; 6] = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0];
 /// The bytes of the published model.
 const FULL_BYTES: f64 = 23.8e9;
+/// The memory of a device that is to hold a model coded, as a share of the plain model: above what coding leaves of it, with
+/// activations and the room for decoding, and below all of it.
+const KEPT_CODED_SHARE: f64 = 0.86;
 /// Where files may go that the usual place for temporary files has no room for.
 const SHARED_MEMORY: &str = "/dev/shm";
 
@@ -58,6 +61,8 @@ struct Report {
     files_at: String,
     /// From pinned host memory; none for the CPU.
     link_bytes_per_s: Option<f64>,
+    /// What the device decodes per second, counted decoded; none if no row is coded.
+    decoding_bytes_per_s: Option<f64>,
     /// A resident step of the same model without a server, in the same run.
     bench_step_s: f64,
     /// From the start of the server to its first answer.
@@ -116,6 +121,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         files_s,
         files_at: parent_of(scratch.path()),
         link_bytes_per_s: link,
+        decoding_bytes_per_s: None,
         bench_step_s,
         start_s: 0.0,
         rows: Vec::new(),
@@ -180,7 +186,9 @@ impl Bench<'_> {
         let mut cases = rows::one_device(self.compute);
         let pair = self.pair();
         let split = pair.map_or_else(Vec::new, |(pair, _)| rows::two_devices(pair));
-        let wanted: Vec<Case> = self.wanted(cases.iter().chain(&split));
+        let coded = self.coded();
+        let wanted: Vec<Case> =
+            self.wanted(cases.iter().chain(&split).chain(coded.iter().map(|(case, _)| case)));
         let is_wanted = |case: &&Case| wanted.iter().any(|wanted| wanted.name == case.name);
         let server = Program::serving(self.base, self.arguments(None))?.start()?;
         report.start_s = server.start_s;
@@ -200,8 +208,19 @@ impl Bench<'_> {
                 self.measure(&client, case, report);
             }
         }
+        for (case, devices) in coded.iter().filter(|(case, _)| is_wanted(&case)) {
+            let server = Program::serving(self.base, self.coding_arguments(*devices))?.start()?;
+            self.measure(&Client::new(&server, self.base), case, report);
+        }
         cases.extend(split);
-        let bounds = Bounds { bench_step_s: report.bench_step_s, link: report.link_bytes_per_s };
+        let codes = coded.iter().any(|(case, _)| is_wanted(&case));
+        report.decoding_bytes_per_s = if codes { self.decoding() } else { None };
+        cases.extend(coded.into_iter().map(|(case, _)| case));
+        let bounds = Bounds {
+            bench_step_s: report.bench_step_s,
+            link: report.link_bytes_per_s,
+            decoding: report.decoding_bytes_per_s,
+        };
         rows::compare(&mut report.rows, &cases, bounds);
         Ok(())
     }
@@ -221,6 +240,38 @@ impl Bench<'_> {
             Ok(rows) => report.rows.extend(rows),
             Err(error) => report.left_out.push(format!("{}: {error:#}", case.name)),
         }
+    }
+
+    /// What is measured with coded weights, and as how many devices the card is opened for it.
+    fn coded(&self) -> Vec<(Case, usize)> {
+        if self.compute.kind != DeviceKind::Cuda {
+            return Vec::new();
+        }
+        let mut cases: Vec<(Case, usize)> =
+            rows::coded(self.compute).into_iter().map(|case| (case, 1)).collect();
+        // One of so many parts of the card has room for the coded model, and none for the plain one.
+        let total =
+            self.machine.registry().get(self.compute).map_or(0, |device| device.ledger().report().budget);
+        let parts = total as f64 / (KEPT_CODED_SHARE * files::model_bytes(self.released) as f64);
+        if parts >= 2.0 {
+            cases.push((rows::kept_coded(), parts as usize));
+        }
+        cases
+    }
+
+    fn coding_arguments(&self, devices: usize) -> Vec<String> {
+        let mut arguments = self.arguments(None);
+        arguments.extend(["--coded".to_owned(), "auto".to_owned()]);
+        if devices > 1 {
+            arguments.extend(["--logical-gpus".to_owned(), format!("{}={devices}", self.compute)]);
+        }
+        arguments
+    }
+
+    /// How fast the device decodes a large weight.
+    fn decoding(&self) -> Option<f64> {
+        let device = self.machine.registry().get(self.compute).ok()?;
+        codec::decoding_bytes_per_s(device).ok()
     }
 
     /// What the program is started with.

@@ -183,7 +183,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
         let dir = ScratchDir::new()?;
         let cut = write_model(dir.path(), format, (family, released), 1)?;
-        let cut_relative_error = cut_error(machine, device.id(), &cut, StepSize::square(512, released.tokens))?;
+        let cut_relative_error =
+            cut_error(machine, device.id(), &cut, StepSize::square(512, released.tokens))?;
         std::fs::remove_file(&cut)?;
         let path = match format {
             "BF16" => {
@@ -289,12 +290,7 @@ pub(super) fn amplitude(name: &str, dims: &[usize]) -> (f64, f64) {
 }
 
 /// The seconds of a step of a model file with all of it on a device.
-pub(super) fn resident_step(
-    machine: &Machine,
-    device: DeviceId,
-    path: &Path,
-    size: StepSize,
-) -> Result<f64> {
+pub(super) fn resident_step(machine: &Machine, device: DeviceId, path: &Path, size: StepSize) -> Result<f64> {
     Ok(Bench::plain(machine, device, path, size).measure("")?.step_s)
 }
 
@@ -444,12 +440,7 @@ struct Measured {
 
 impl<'a> Bench<'a> {
     /// A step with one evaluation, of which nothing is known but the time.
-    fn plain(
-        machine: &'a Machine,
-        compute: DeviceId,
-        path: &'a Path,
-        size: StepSize,
-    ) -> Bench<'a> {
+    fn plain(machine: &'a Machine, compute: DeviceId, path: &'a Path, size: StepSize) -> Bench<'a> {
         Bench {
             devices: machine.registry(),
             compute,

@@ -57,8 +57,7 @@ impl Bench<'_> {
         let shape =
             [1, autoencoder.latent_channels(), (frames - 1) / per_value + 1, side(SIZE.1), side(SIZE.0)];
         let latent = opened.session.lane()?.tensor(shape, &random_normal(1, shape.iter().product()))?;
-        let (card, ledger) =
-            (self.machine.cuda(self.compute), self.devices.get(self.compute)?.ledger());
+        let (card, ledger) = (self.machine.cuda(self.compute), self.devices.get(self.compute)?.ledger());
         ledger.take_peak();
         card.map(CudaBackend::take_peak_bytes);
         let once = || -> Result<f64> {

@@ -74,6 +74,12 @@ pub(super) fn encoder_file(key: &str) -> String {
     format!("served-{key}.safetensors")
 }
 
+/// Bytes of the diffusion model.
+pub(super) fn model_bytes(released: &ReleasedModel) -> u64 {
+    let values = |made: &Made| made.shape.iter().product::<usize>() as u64;
+    model(released).iter().map(values).sum::<u64>() * DType::BF16.bytes() as u64
+}
+
 /// Bytes of all files together, but for their heads.
 pub(super) fn bytes(released: &ReleasedModel) -> u64 {
     let model = model(released);
@@ -139,7 +145,8 @@ pub(in crate::bench) fn write_released(path: &Path, released: &ReleasedModel) ->
 /// Writes a language model of the size of Qwen2.5-VL 7B, without the tower by which that looks at pictures.
 pub(in crate::bench) fn write_qwen25_7b(path: &Path) -> Result<u64> {
     let (width, groups, mlp) = (3584, 512, 18_944);
-    let mut tensors = vec![Made { shape: vec![152_064, width], ..Made::matrix("model.embed_tokens.weight", 152_064, 12) }];
+    let mut tensors =
+        vec![Made { shape: vec![152_064, width], ..Made::matrix("model.embed_tokens.weight", 152_064, 12) }];
     for layer in 0..28 {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         for (part, out) in [("q", width), ("k", groups), ("v", groups)] {
@@ -309,7 +316,9 @@ fn stretches(tensors: &[Made]) -> Result<BTreeMap<[u32; 2], Vec<u8>>> {
         if let std::collections::btree_map::Entry::Vacant(place) = stretches.entry(key(made)) {
             place.insert(match made.offset {
                 0.0 => trained.iter().flat_map(|v| bf16_bytes(v * made.amplitude)).collect(),
-                offset => Procedural::new(&made.name, made.amplitude, offset).encoded(Encoding::BF16, STRETCH)?,
+                offset => {
+                    Procedural::new(&made.name, made.amplitude, offset).encoded(Encoding::BF16, STRETCH)?
+                }
             });
         }
     }

@@ -64,6 +64,31 @@ pub(super) fn one_device(compute: DeviceId) -> Vec<Case> {
     cases
 }
 
+/// What is measured with a server that codes weights where it predicts shorter steps (`--coded auto`).
+pub(super) fn coded(compute: DeviceId) -> Vec<Case> {
+    let case = |(name, offload): (&'static str, u32)| Case {
+        name,
+        allocation: format!("{compute},{}%;cpu,{offload}%", 100 - offload),
+        weight_dtype: "default",
+        lora: false,
+        cfgs: BOTH,
+        reference: RESIDENT,
+    };
+    [("half offloaded, coded", 50), ("all offloaded, coded", 100)].map(case).into()
+}
+
+/// All of a model on a device that is too small for it.
+pub(super) fn kept_coded() -> Case {
+    Case {
+        name: "resident, coded",
+        allocation: String::new(),
+        weight_dtype: "default",
+        lora: false,
+        cfgs: PLAIN,
+        reference: RESIDENT,
+    }
+}
+
 /// What is measured on two devices of one kind.
 pub(super) fn two_devices([first, second]: [DeviceId; 2]) -> Vec<Case> {
     let shares = format!("{first},50%;{second},50%");
@@ -124,8 +149,10 @@ pub(super) struct Row {
 pub(super) struct Placed {
     /// Computed where they live, on the compute device.
     pub(super) resident_bytes: u64,
-    /// Copied to the compute device in every step.
+    /// Copied to the compute device in every step; the bytes that travel, where they are coded.
     pub(super) streamed_bytes: u64,
+    /// What is decoded in every step, counted decoded.
+    pub(super) decoded_bytes: u64,
     /// Computed where they live, on another device.
     pub(super) in_place_bytes: u64,
     /// The slots that streamed blocks pass through.
@@ -141,7 +168,11 @@ impl Placed {
         let compute = &plan["compute"];
         let mut placed = Placed::default();
         for block in plan["blocks"].as_array().into_iter().flatten() {
-            let bytes = whole(&block["bytes"]);
+            let decoded = whole(&block["bytes"]);
+            let bytes = block["coded_bytes"].as_u64().unwrap_or(decoded);
+            if block["coded_bytes"].is_u64() {
+                placed.decoded_bytes += decoded;
+            }
             let sum = match () {
                 () if block["mode"] == "streamed" => &mut placed.streamed_bytes,
                 () if block["runs_on"] == *compute => &mut placed.resident_bytes,
@@ -150,7 +181,7 @@ impl Placed {
             *sum += bytes;
         }
         let ring = &plan["ring"];
-        placed.ring_bytes = whole(&ring["slots"]) * whole(&ring["slot_bytes"]);
+        placed.ring_bytes = whole(&ring["slots"]) * whole(&ring["slot_bytes"]) + whole(&ring["room_bytes"]);
         placed.mode = match (placed.streamed_bytes > 0, placed.in_place_bytes > 0) {
             (false, false) => "resident",
             (true, false) => "streamed",
@@ -217,6 +248,8 @@ pub(super) struct Bounds {
     pub(super) bench_step_s: f64,
     /// Bytes per second to the device; none for the CPU.
     pub(super) link: Option<f64>,
+    /// Bytes per second that the device decodes, counted decoded.
+    pub(super) decoding: Option<f64>,
 }
 
 /// Says what each row cannot be faster than, and compares its bits with its reference's.
@@ -228,6 +261,9 @@ pub(super) fn compare(rows: &mut [Row], cases: &[Case], bounds: Bounds) {
         // A LoRA is bound by the model without it; a cast model by itself.
         let plain = if case.lora { RESIDENT } else { case.reference };
         let resident = find(plain, row.cfg).map(|row| row.second.step_s);
+        // What is decoded keeps the device from computing meanwhile.
+        let decoding = bounds.decoding.map_or(0.0, |rate| row.placed.decoded_bytes as f64 / rate);
+        let resident = resident.map(|step| step + decoding);
         let one = find(plain, 1.0).map(|row| row.second.step_s);
         // Only what comes from the host comes over the link that was measured.
         let link = bounds.link.filter(|_| case.allocation.contains("cpu"));
@@ -239,6 +275,7 @@ pub(super) fn compare(rows: &mut [Row], cases: &[Case], bounds: Bounds) {
             (false, Some(resident), Some(stream)) if stream > resident => {
                 (Some(stream), "streamed bytes over the link")
             }
+            (false, resident, _) if decoding > 0.0 => (resident, "the resident step and decoding"),
             (false, resident, _) => (resident, "the resident step"),
         };
         row.over_bound = row.bound_s.map(|bound| row.second.step_s / bound);
@@ -313,7 +350,7 @@ mod tests {
             row("resident, LoRA", 1.0, 0.11, 0, 9),
             row("all offloaded, LoRA", 1.0, 0.41, 400, 9),
         ];
-        compare(&mut rows, &cases, Bounds { bench_step_s: 0.099, link: Some(1000.0) });
+        compare(&mut rows, &cases, Bounds { bench_step_s: 0.099, link: Some(1000.0), decoding: None });
         let bounds: Vec<f64> = rows.iter().map(|row| row.bound_s.unwrap()).collect();
         assert_eq!(bounds, [0.099, 0.2, 0.4, 0.4, 0.21, 0.1, 0.4]);
         let same: Vec<Option<bool>> = rows.iter().map(|row| row.same_bits).collect();
@@ -326,7 +363,7 @@ mod tests {
         let cases = one_device(DeviceId::CPU);
         assert!(cases.iter().all(|case| case.allocation.is_empty()), "the CPU streams nothing");
         let mut rows = vec![row("resident, fp8", 1.0, 0.1, 0, 1)];
-        compare(&mut rows, &cases, Bounds { bench_step_s: 0.1, link: None });
+        compare(&mut rows, &cases, Bounds { bench_step_s: 0.1, link: None, decoding: None });
         assert_eq!((rows[0].bound_s, rows[0].over_bound), (None, None));
     }
 }

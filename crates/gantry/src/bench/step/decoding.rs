@@ -89,7 +89,8 @@ impl Decoder {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let kl = Kl::read(&checkpoint, &detect(&checkpoint))?;
         let question = PlanQuestion { size: (pixels, pixels), ..PlanQuestion::default() };
-        let Opened { session, planned_bytes, .. } = Opened::new(devices, compute, &checkpoint, &kl, &question)?;
+        let Opened { session, planned_bytes, .. } =
+            Opened::new(devices, compute, &checkpoint, &kl, &question)?;
         Ok(Decoder { kl, session, pixels, planned_bytes })
     }
 
