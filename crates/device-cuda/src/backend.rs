@@ -253,6 +253,8 @@ impl Backend for CudaBackend {
             capabilities: Capabilities {
                 copies_fast_from_pinned_only: true,
                 pins_in_place: properties.pins_read_only,
+                // Ada and later.
+                fp8_products: if (major, minor) >= (8, 9) { &[DType::BF16, DType::F16] } else { &[] },
             },
         }
     }

@@ -8,6 +8,7 @@
 mod elementwise;
 mod image;
 mod lane;
+mod layer_input;
 mod norm;
 mod product;
 mod reduction;
@@ -18,6 +19,7 @@ pub use device::op::{Activation, Padding, ResizeMode, RopeLayout, Window};
 pub use device::{Error, Result};
 pub use image::{ConvolutionShape, TransposedShape};
 pub use lane::Lane;
+pub use layer_input::{AsLayerInput, FEW_ROWS, LayerInput};
 pub use product::Mask;
 pub use value::Tensor;
 pub use weight::Weight;

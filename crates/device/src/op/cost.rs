@@ -34,7 +34,7 @@ impl OpCall {
     /// The work of the call.
     pub fn cost(&self) -> OpCost {
         let kind = match self {
-            OpCall::Linear(_) | OpCall::Matmul(_) => WorkKind::Product,
+            OpCall::Linear(_) | OpCall::QuantisedLinear(_) | OpCall::Matmul(_) => WorkKind::Product,
             OpCall::Attention(_) => WorkKind::Attention,
             OpCall::Convolution(_) => WorkKind::Convolution,
             _ => WorkKind::Memory,

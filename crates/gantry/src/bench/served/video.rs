@@ -32,7 +32,7 @@ use crate::table::Table;
 
 /// The card that is predicted for.
 const CARD: SimSpec =
-    SimSpec { memory: 80 << 30, link_bytes_per_s: 8e9, flops_per_s: Some(60e12), activation: None };
+    SimSpec { memory: 80 << 30, link_bytes_per_s: 8e9, flops_per_s: Some(60e12), activation: None, fp8_products: false };
 /// Memory of the host that is predicted for.
 const HOST_BYTES: u64 = 128 << 30;
 /// The families, with the size of the video that their released models make: width, height and frames.
@@ -174,7 +174,7 @@ impl Bench {
         let folder = models.join("diffusion_models");
         disk::write(&folder.join(SECOND), &std::fs::read(folder.join(MODEL))?)?;
         let trial =
-            SimSpec { memory: 1 << 30, link_bytes_per_s: 1e9, flops_per_s: Some(10e9), activation: None };
+            SimSpec { memory: 1 << 30, link_bytes_per_s: 1e9, flops_per_s: Some(10e9), activation: None, fp8_products: false };
         let [resident, offloaded] = plans(&folder.join(MODEL), trial, (&small, SMALL))?;
         let compute = |plan: &Plan| plan.prediction.compute_s;
         let share = copy_share(&large);
