@@ -10,8 +10,6 @@ constexpr float SMALLEST_LARGEST = 1e-12f;
 // which are a block; LONG, 1 where they cannot hold it and read it again; MODULATED, 1 where the row is normalised, scaled
 // and shifted first, by operands of the walk after the input.
 
-// Pieces of a row that a thread keeps in registers.
-constexpr int HELD = 4;
 constexpr int OPERANDS = MODULATED ? 3 : 1;
 
 // The larger magnitude; NaN if either is.
@@ -130,6 +128,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         write_codes(codes + (i64)piece * VECTOR, x, by);
     }
 #else
+    // Pieces of a row that a thread keeps in registers.
+    constexpr int HELD = 4;
     float x[HELD][VECTOR], mean = 0.0f, squares = 0.0f, most = 0.0f;
 #pragma unroll
     for (int h = 0; h < HELD; h++) {

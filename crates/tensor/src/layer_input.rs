@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
-use device::op::{Linear, QuantiseRows, QuantisedLinear, QuantisedRows, RowModulation};
-use device::{Operand, Result};
+use device::Result;
+use device::op::{Linear, QuantisedRows};
 use meta::{DType, Encoding, Shape};
 
-use crate::{Activation, Lane, Tensor, Weight};
+use crate::{Activation, Lane, Quantised, Tensor, Weight};
 
 /// Rows below which products of 8 bits gain nothing: these wait for the weight's bytes, whatever they multiply.
 pub const FEW_ROWS: usize = 16;
@@ -18,7 +18,7 @@ pub const FEW_ROWS: usize = 16;
 pub struct LayerInput {
     source: Source,
     values: OnceCell<Tensor>,
-    codes: OnceCell<Operand>,
+    codes: OnceCell<Quantised>,
 }
 
 /// What it is made of.
@@ -133,16 +133,8 @@ impl LayerInput {
         activation: Option<Activation>,
         out: &Tensor,
     ) -> Result<()> {
-        let bias = bias.map(|b| b.operand().clone());
         if self.is_quantised_for(weight) {
-            return self.lane().launch(QuantisedLinear {
-                x: self.codes()?.clone(),
-                weight: weight.operand().clone(),
-                scale: weight.scales().map(|scales| scales.values.clone()),
-                bias,
-                activation,
-                out: out.operand().clone(),
-            });
+            return self.codes()?.linear_into(weight, bias, activation, out);
         }
         let x = self.values()?;
         let rows = match weight.input_factor() {
@@ -154,7 +146,7 @@ impl LayerInput {
             x: rows.operand().clone(),
             weight: weight.operand().clone(),
             scales: weight.scales().cloned(),
-            bias,
+            bias: bias.map(|b| b.operand().clone()),
             activation,
             out: out.operand().clone(),
         })
@@ -183,21 +175,13 @@ impl LayerInput {
     }
 
     /// The codes.
-    fn codes(&self) -> Result<&Operand> {
-        made_once(&self.codes, || {
-            let (x, modulation) = match &self.source {
-                // A norm that was made for others is not made again.
-                Source::Normed { x, scale, shift, eps } if self.values.get().is_none() => {
-                    let (scale, shift) = (scale.operand().clone(), shift.operand().clone());
-                    (x, Some(RowModulation { scale, shift, eps: *eps }))
-                }
-                _ => (self.values()?, None),
-            };
-            let x = if x.operand().has_packed_rows() { x.clone() } else { x.contiguous()? };
-            let out = x.lane().empty_as(DType::U8, [QuantisedRows::of(x.shape()).bytes()])?;
-            let (rows, codes) = (x.operand().clone(), out.operand().clone());
-            x.lane().launch(QuantiseRows { x: rows, modulation, out: codes.clone() })?;
-            Ok(codes)
+    fn codes(&self) -> Result<&Quantised> {
+        made_once(&self.codes, || match &self.source {
+            // A norm that was made for others is not made again.
+            Source::Normed { x, scale, shift, eps } if self.values.get().is_none() => {
+                x.quantise_normed(scale, shift, *eps)
+            }
+            _ => self.values()?.quantise(),
         })
     }
 }
