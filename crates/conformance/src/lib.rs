@@ -43,7 +43,15 @@ fn tolerance(dtype: DType) -> f64 {
 
 /// All cases, in the order in which they are shown.
 fn cases() -> Vec<Case> {
-    [products::cases(), quantised::cases(), images::cases(), norms::cases(), elementwise::cases(), layout::cases()].concat()
+    [
+        products::cases(),
+        quantised::cases(),
+        images::cases(),
+        norms::cases(),
+        elementwise::cases(),
+        layout::cases(),
+    ]
+    .concat()
 }
 
 /// Runs the cases whose name (operation and variant) contains `filter` on the devices that are no simulation, for each

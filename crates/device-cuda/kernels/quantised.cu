@@ -1,10 +1,11 @@
 // Activations as e4m3 codes with a scale for each row, and what products of such codes leave to do.
 
-constexpr float LARGEST_CODE = 448.0f;
-// What the largest value of a row counts as at least, so that rows of nothing have a scale, too.
-constexpr float SMALLEST_LARGEST = 1e-12f;
+#define LARGEST_CODE 448.0f
 
 #ifdef ROW_THREADS
+
+// What the largest value of a row counts as at least, so that rows of nothing have a scale, too.
+constexpr float SMALLEST_LARGEST = 1e-12f;
 
 // Definitions: T, the element type; VECTOR, how many elements a thread takes at once; ROW_THREADS, the threads of a row,
 // which are a block; LONG, 1 where they cannot hold it and read it again; MODULATED, 1 where the row is normalised, scaled
@@ -30,14 +31,14 @@ __device__ __forceinline__ u16 two_codes(float first, float second) {
 }
 
 __device__ __forceinline__ void write_codes(u8 *to, const float (&y)[VECTOR], float by) {
-    if constexpr (VECTOR == 1) {
-        *to = (u8)two_codes(y[0] * by, 0.0f);
-    } else {
-        Pack<u16, VECTOR / 2> codes;
+#if VECTOR == 1
+    *to = (u8)two_codes(y[0] * by, 0.0f);
+#else
+    Pack<u16, VECTOR / 2> codes;
 #pragma unroll
-        for (int i = 0; i < VECTOR / 2; i++) codes.value[i] = two_codes(y[2 * i] * by, y[2 * i + 1] * by);
-        *reinterpret_cast<Pack<u16, VECTOR / 2> *>(to) = codes;
-    }
+    for (int i = 0; i < VECTOR / 2; i++) codes.value[i] = two_codes(y[2 * i] * by, y[2 * i + 1] * by);
+    *reinterpret_cast<Pack<u16, VECTOR / 2> *>(to) = codes;
+#endif
 }
 
 // A row of the input, and what moves it.
@@ -163,6 +164,62 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #endif
 }
 
+#elif defined(ROWS)
+
+// Up to ROWS rows of activations times a weight of e4m3, whose numbers are those of the unpacked weight: such products wait
+// for the weight's bytes, so it is read once and as it is. T is the element type, B that of the bias or `none`. A warp
+// makes one output; `size` is a multiple of 16.
+
+__device__ __forceinline__ void load_codes(const f8e4m3 *from, float (&to)[16]) {
+    Pack<u16, 8> codes = *reinterpret_cast<const Pack<u16, 8> *>(from);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+        u32 halves;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes.value[i]));
+        to[2 * i] = f16_to_float((u16)halves);
+        to[2 * i + 1] = f16_to_float((u16)(halves >> 16));
+#else
+        to[2 * i] = to_float(f8e4m3{(u8)codes.value[i]});
+        to[2 * i + 1] = to_float(f8e4m3{(u8)(codes.value[i] >> 8)});
+#endif
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    few_rows(const T *x, const f8e4m3 *weight, const float *scale, const B *bias, T *out, i64 x_stride, i64 out_stride,
+             u32 rows, u32 columns, u32 size) {
+    u32 column = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (column >= columns) return;
+    weight += (i64)column * size;
+    // As unpacking does it: the scale is rounded to the type, and so is every number.
+    float by = scale ? to_float(from_float<T>(*scale)) : 1.0f;
+    float sums[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sums[r] = 0.0f;
+#pragma unroll 4
+    for (u32 at = lane * 16; at < size; at += 32 * 16) {
+        float w[16];
+        load_codes(weight + at, w);
+#pragma unroll
+        for (int i = 0; i < 16; i++) w[i] = to_float(from_float<T>(__fmul_rn(w[i], by)));
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float v[16];
+            load_floats<16>(x + min(r, (int)rows - 1) * x_stride + at, v);
+#pragma unroll
+            for (int i = 0; i < 16; i++) sums[r] += v[i] * w[i];
+        }
+    }
+    float add = 0.0f;
+    if constexpr (!same<B, none>::value) add = to_float(bias[column]);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float sum = across_warp<Sum>(sums[r]);
+        if (lane == 0 && r < (int)rows) out[r * out_stride + column] = from_float<T>(sum + add);
+    }
+}
+
 #elif defined(T)
 
 // Rows of a product of codes, times the scale of each, times that of the weight if there is one, plus the bias. T is the
@@ -181,10 +238,14 @@ extern "C" __global__ void __launch_bounds__(256)
 
 #else
 
-// The scale of a weight, or 1 where it has none, once for each of its outputs.
-extern "C" __global__ void __launch_bounds__(256) fill_scales(float *to, const float *scale, i64 count) {
+// What a library reads once for each output: the scale of the weight, or 1 where it has none, and the bias, if there is
+// one, in the type of the outputs. TARGET is that type, B the one of the bias or `none`.
+extern "C" __global__ void __launch_bounds__(256)
+    fill_columns(float *scales, TARGET *biases, const float *scale, const B *bias, i64 count) {
     i64 index = (i64)blockIdx.x * 256 + threadIdx.x;
-    if (index < count) to[index] = scale ? *scale : 1.0f;
+    if (index >= count) return;
+    scales[index] = scale ? *scale : 1.0f;
+    if constexpr (!same<B, none>::value) biases[index] = from_float<TARGET>(to_float(bias[index]));
 }
 
 #endif

@@ -297,10 +297,12 @@ impl Prepared {
             if matrix.transposed { (columns, rows) } else { (rows, columns) }
         };
         let factor = product.codes.map_or(product.dtype, |_| DType::F8E4M3);
-        let layout =
-            |matrix: &Matrix, dtype: DType, size: (u64, u64)| Layout::new(blas, (product, dtype), matrix, size);
+        let layout = |matrix: &Matrix, dtype: DType, size: (u64, u64)| {
+            Layout::new(blas, (product, dtype), matrix, size)
+        };
         let desc = Descriptor::new(blas, product, anywhere)?;
-        let scales = product.codes.map(|codes| if codes == CodeScales::Vectors { [anywhere; 2] } else { [0; 2] });
+        let scales =
+            product.codes.map(|codes| if codes == CodeScales::Vectors { [anywhere; 2] } else { [0; 2] });
         let bias = product.epilogue.has_bias().then_some(anywhere);
         Ok(Prepared {
             computed: Mutex::new(Computed { desc, bias, scales }),
@@ -398,8 +400,10 @@ impl Computed {
     /// Says where the scales of the next product of codes are.
     fn set_scales(&mut self, blas: &Blas, scales: [u64; 2]) -> Result<()> {
         let Some(known) = &mut self.scales else { return Ok(()) };
-        let attributes =
-            [DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER];
+        let attributes = [
+            DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+            DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        ];
         for ((known, new), attribute) in known.iter_mut().zip(scales).zip(attributes) {
             if *known != new {
                 self.desc.set(blas, attribute, new)?;

@@ -28,7 +28,9 @@ pub use layout::{Copy, Embedding, NormalNoise, Pad};
 pub use norm::{GroupNorm, LayerNorm, ModulatedNorm, RmsNorm};
 pub use position::{NormedRope, Rope, RopeLayout};
 pub use product::{Linear, Matmul};
-pub use quantised::{LARGEST_CODE, QuantiseRows, QuantisedLinear, QuantisedRows, RowModulation, SMALLEST_LARGEST};
+pub use quantised::{
+    LARGEST_CODE, QuantiseRows, QuantisedLinear, QuantisedRows, RowModulation, SMALLEST_LARGEST,
+};
 pub use reduction::{Reduce, ReduceKind, Softmax};
 pub use resample::{Resize, ResizeMode};
 pub use scales::{Scales, Unpack};

@@ -195,12 +195,7 @@ impl Lease<'_> {
     }
 
     /// The linear layer `name`, some of its outputs here and some there: no copy is needed to take them apart.
-    pub fn linear_in_parts(
-        &self,
-        name: &str,
-        x: &impl AsLayerInput,
-        parts: &[LinearPart<'_>],
-    ) -> Result<()> {
+    pub fn linear_in_parts(&self, name: &str, x: &impl AsLayerInput, parts: &[LinearPart<'_>]) -> Result<()> {
         let (x, layer) = (x.as_layer_input(), self.layer(name)?);
         let weight = match self.session.patching.patched(layer.weight) {
             None => self.stored_weight(name, layer)?,

@@ -9,9 +9,7 @@ use device::OutOfMemory;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::Amounts;
-use residency::{
-    Cancel, LoadOptions, ModelId, Products, Residency, Retention, Session, StreamStats,
-};
+use residency::{Cancel, LoadOptions, ModelId, Products, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
 use crate::Result;

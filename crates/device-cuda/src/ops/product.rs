@@ -8,7 +8,7 @@ use device::{Error, Operand, Result};
 use meta::{DType, Encoding, MAX_RANK};
 
 use super::scaled::Coded;
-use super::{elementwise, held, layout, unpack};
+use super::{elementwise, held, layout, quantised, unpack};
 use crate::blas::{Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::kernel::{Args, KernelFile, Launch};
 
@@ -23,6 +23,9 @@ pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
     let (n, k) = (call.weight.dim(0), call.x.shape().last());
     if k == 0 {
         return Err(unsupported(launch, "linear", "the weight has no columns"));
+    }
+    if quantised::few_rows(call, launch)? {
+        return Ok(());
     }
     let bias = call.bias.as_ref().map(|bias| readable_bias(launch, bias, dtype)).transpose()?;
     let rows = Rows::of(launch, &call.x, &call.out)?;
@@ -336,7 +339,8 @@ pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
     let beta = if call.accumulate { 1.0 } else { 0.0 };
     for offsets in batches.outer() {
         let at = |i: usize| bases[i] + (offsets[i] * dtype.bytes()) as u64;
-        let places = Places { a: at(0), b: at(1), d: at(2), bias: 0, scales: [0; 2], alpha: call.alpha, beta };
+        let places =
+            Places { a: at(0), b: at(1), d: at(2), bias: 0, scales: [0; 2], alpha: call.alpha, beta };
         launch.runtime.blas.run(launch, &product, &places)?;
     }
     Ok(())

@@ -12,20 +12,26 @@ use meta::{DType, Encoding};
 use super::layout::geometry::{
     ACCESS_BYTES, THREADS, Walk, block_count, blocks, element, type_name, unsupported,
 };
-use super::product::{self, BIAS_ALIGNMENT, Batches, activation_type, fused, is_fused};
+use super::product::{BIAS_ALIGNMENT, Batches, activation_type, fused, is_fused};
 use super::{elementwise, held, unpack};
 use crate::blas::{CodeScales, Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::kernel::{Args, KernelFile, Launch, Variant};
 
 /// Rows of every type, short to long, with and without a norm before; and what is done behind products.
 macro_rules! variants {
-    (rows: $($element:literal $vector:literal $threads:literal $long:literal)*; scaled: $($target:literal $bias:literal)*;) => {
+    (
+        rows: $($element:literal $vector:literal $threads:literal $long:literal)*;
+        scaled: $($target:literal $bias:literal)*;
+        few: $($few:literal $own:literal $added:literal)*;
+    ) => {
         &[$(
             Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("MODULATED", "0")] },
             Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("MODULATED", "1")] },
         )* $(
             Variant { file: KernelFile::Quantised, name: "scale_rows", defines: &[("T", $target), ("B", $bias)] },
-            Variant { file: KernelFile::Quantised, name: "fill_scales", defines: &[] },
+            Variant { file: KernelFile::Quantised, name: "fill_columns", defines: &[("TARGET", $target), ("B", $bias)] },
+        )* $(
+            Variant { file: KernelFile::Quantised, name: "few_rows", defines: &[("T", $own), ("B", $added), ("ROWS", $few)] },
         )*]
     };
 }
@@ -34,7 +40,11 @@ pub(crate) const VARIANTS: &[Variant] = variants! {
     rows:
         "bf16" "8" "32" "0" "bf16" "8" "128" "0" "bf16" "8" "512" "0" "bf16" "8" "512" "1" "bf16" "1" "512" "1"
         "f16" "8" "128" "0" "f16" "8" "512" "1" "f32" "4" "128" "0" "f32" "4" "512" "0" "f32" "4" "512" "1";
-    scaled: "bf16" "none" "bf16" "bf16" "f16" "none" "f16" "f16" "f32" "none" "f32" "f32";
+    scaled: "bf16" "none" "bf16" "bf16" "bf16" "f8e4m3" "bf16" "f32" "f16" "none" "f16" "f16" "f32" "none"
+        "f32" "f32";
+    few:
+        "1" "bf16" "none" "1" "bf16" "bf16" "2" "bf16" "bf16" "4" "bf16" "bf16" "1" "f16" "f16" "4" "f16" "none"
+        "1" "bf16" "f32" "2" "f16" "f16";
 };
 
 /// Pieces of a row that a thread keeps in registers.
@@ -118,10 +128,68 @@ impl RowShape {
     }
 }
 
+/// The most rows that are multiplied with a weight of e4m3 as it is stored.
+const MOST_FEW_ROWS: usize = 4;
+
+/// An exact linear layer of few rows with a weight of e4m3, which is then not unpacked first; false if that is not what
+/// the call is. The numbers of the weight are those that unpacking it gives.
+pub(crate) fn few_rows(call: &op::Linear, launch: &Launch<'_>) -> Result<bool> {
+    let (dtype, k, n) = (activation_type(&call.x)?, call.x.shape().last(), call.weight.dim(0));
+    let rows = QuantisedRows::of(call.x.shape()).rows;
+    let is_ours = call.weight.encoding() == Encoding::Plain(DType::F8E4M3)
+        && dtype != DType::F32
+        && (1..=MOST_FEW_ROWS).contains(&rows)
+        && k.is_multiple_of(QuantisedRows::MULTIPLE)
+        && call.bias.as_ref().is_none_or(|bias| bias.dtype().is_some_and(DType::is_float));
+    let lead = call.x.rank() - 1;
+    let strides = |i: usize| (call.x.dim(i), [call.x.strides()[i], call.out.strides()[i], 0]);
+    let batches = Batches::merged((0..lead).map(strides));
+    let (count, [x_stride, out_stride, _]) = batches.inner();
+    let (x, weight) = (launch.pointer(&call.x)?, launch.pointer(&call.weight)?);
+    let is_aligned = x.is_multiple_of(CODE_ALIGNMENT)
+        && weight.is_multiple_of(CODE_ALIGNMENT)
+        && (count == 1 || x_stride.is_multiple_of(ACCESS_BYTES / dtype.bytes()));
+    let (Ok(columns), Ok(size)) = (u32::try_from(n), u32::try_from(k)) else { return Ok(false) };
+    if !is_ours || !is_aligned || count != rows {
+        return Ok(false);
+    }
+    let address = |operand: Option<&Operand>| operand.map_or(Ok(0), |operand| launch.pointer(operand));
+    let bias = call.bias.as_ref().and_then(Operand::dtype).map_or("none", type_name);
+    let defines = [("T", type_name(dtype)), ("B", bias), ("ROWS", few_name(rows))];
+    let mut args = Args::new()
+        .ptr(x)
+        .ptr(weight)
+        .ptr(address(call.scales.as_ref().map(|scales| &scales.values))?)
+        .ptr(address(call.bias.as_ref())?)
+        .ptr(launch.pointer(&call.out)?)
+        .i64(x_stride as i64)
+        .i64(out_stride as i64)
+        .u32(rows as u32)
+        .u32(columns)
+        .u32(size);
+    /// Outputs of a block, one for each of its warps.
+    const OUTPUTS: usize = THREADS as usize / 32;
+    let grid = [block_count(launch, launch.op, n.div_ceil(OUTPUTS))?, 1, 1];
+    let kernel = launch.kernel(KernelFile::Quantised, "few_rows", &defines)?;
+    kernel.launch(launch, grid, [THREADS, 1, 1], 0, &mut args)?;
+    if let Some(activation) = call.activation {
+        elementwise::activate_in_place(launch, activation, &call.out)?;
+    }
+    Ok(true)
+}
+
+/// The number of rows that the kernel is compiled for.
+fn few_name(rows: usize) -> &'static str {
+    match rows {
+        1 => "1",
+        2 => "2",
+        _ => "4",
+    }
+}
+
 /// `activation(x · weightᵀ · scale + bias)` of codes.
 pub(crate) fn quantised_linear(call: &op::QuantisedLinear, launch: &Launch<'_>) -> Result<()> {
     let (dtype, rows, lead) = (activation_type(&call.out)?, call.rows(), call.out.rank() - 1);
-    let bias = call.bias.as_ref().map(|bias| product::readable_bias(launch, bias, dtype)).transpose()?;
     let mut step = rows.columns;
     let mut dims: Vec<(usize, [usize; 3])> = Vec::with_capacity(lead);
     for axis in (0..lead).rev() {
@@ -144,7 +212,8 @@ pub(crate) fn quantised_linear(call: &op::QuantisedLinear, launch: &Launch<'_>) 
         out_stride,
         weight: launch.pointer(&call.weight)?,
         scale: address(call.scale.as_ref())?,
-        bias: address(bias.as_ref())?,
+        bias: address(call.bias.as_ref())?,
+        bias_type: call.bias.as_ref().and_then(Operand::dtype),
     };
     let (codes, out) = (launch.pointer(&call.x)?, launch.pointer(&call.out)?);
     let run = |[x_start, out_start, _]: [usize; 3]| Run {
@@ -160,13 +229,13 @@ pub(crate) fn quantised_linear(call: &op::QuantisedLinear, launch: &Launch<'_>) 
 /// The most bytes that such a layer holds beside its operands where there are products of codes.
 pub(crate) fn linear_scratch(call: &op::QuantisedLinear) -> u64 {
     let Some(dtype) = call.out.dtype() else { return 0 };
-    let bias = call.bias.as_ref().and_then(|bias| product::bias_copy_bytes(bias, dtype));
-    held([bias, Some(vector_bytes(call)), Some(WORKSPACE_BYTES)])
+    held([Some(columns_bytes(call, dtype)), Some(WORKSPACE_BYTES)])
 }
 
-/// Bytes of the weight's scale, once for each output.
-fn vector_bytes(call: &op::QuantisedLinear) -> usize {
-    call.weight.dim(0) * size_of::<f32>()
+/// Bytes of what the library reads once for each output: the weight's scale, and behind it the bias in the output's type.
+fn columns_bytes(call: &op::QuantisedLinear, dtype: DType) -> usize {
+    let bias = if call.bias.is_some() { dtype.bytes() } else { 0 };
+    call.weight.dim(0) * (size_of::<f32>() + bias)
 }
 
 /// A layer, found in memory.
@@ -182,8 +251,9 @@ struct Layer<'a> {
     weight: u64,
     /// The weight's one f32; 0 if there is none.
     scale: u64,
-    /// In the output's type and aligned; 0 if there is none.
+    /// 0 if there is none.
     bias: u64,
+    bias_type: Option<DType>,
 }
 
 /// Some rows of it at one distance.
@@ -233,7 +303,7 @@ impl Layer<'_> {
             runs.iter().all(|run| blas.plan_of_codes(&product, &self.places(run)).is_some())
         };
         let aligned = |address: u64| address.is_multiple_of(BIAS_ALIGNMENT as u64);
-        if aligned(self.bias) && runs.iter().all(|run| aligned(run.scales)) {
+        if runs.iter().all(|run| aligned(run.scales)) {
             let activated = self.call.activation.filter(|activation| is_fused(*activation));
             let whole = fused(has_bias, activated);
             let plain = fused(has_bias, None);
@@ -241,7 +311,9 @@ impl Layer<'_> {
                 if has(CodeScales::Vectors, epilogue) {
                     return Way::Inside(epilogue);
                 }
-                blas.say_once(&format!("8-bit products with scaled rows are not done together with {epilogue:?}"));
+                blas.say_once(&format!(
+                    "8-bit products with scaled rows are not done together with {epilogue:?}"
+                ));
             }
         }
         if has(CodeScales::One, Epilogue::None) {
@@ -250,6 +322,10 @@ impl Layer<'_> {
         }
         blas.say_once("this card has no 8-bit products: both sides are unpacked");
         Way::Unpacked
+    }
+
+    fn bias_name(&self) -> &'static str {
+        self.bias_type.map_or("none", type_name)
     }
 
     fn product(&self, codes: Option<CodeScales>, epilogue: Epilogue) -> Product {
@@ -284,14 +360,15 @@ impl Layer<'_> {
 
     fn inside(&self, runs: &[Run], epilogue: Epilogue) -> Result<()> {
         let (launch, product) = (self.launch, self.product(Some(CodeScales::Vectors), epilogue));
-        // The library wants one scale for each output of the weight.
-        let vector = launch.scratch(vector_bytes(self.call))?;
+        let columns = launch.scratch(columns_bytes(self.call, self.dtype))?;
         let count = self.call.weight.dim(0);
-        let kernel = launch.kernel(KernelFile::Quantised, "fill_scales", &[])?;
-        let mut args = Args::new().ptr(vector.pointer()).ptr(self.scale).i64(count as i64);
+        let (scales, bias) = (columns.pointer(), columns.pointer() + (count * size_of::<f32>()) as u64);
+        let defines = [("TARGET", type_name(self.dtype)), ("B", self.bias_name())];
+        let kernel = launch.kernel(KernelFile::Quantised, "fill_columns", &defines)?;
+        let mut args = Args::new().ptr(scales).ptr(bias).ptr(self.scale).ptr(self.bias).i64(count as i64);
         kernel.launch(launch, blocks(launch, launch.op, count)?, [THREADS, 1, 1], 0, &mut args)?;
         runs.iter().try_for_each(|run| {
-            let places = Places { scales: [vector.pointer(), run.scales], ..self.places(run) };
+            let places = Places { bias, scales: [scales, run.scales], ..self.places(run) };
             launch.runtime.blas.run(launch, &product, &places)
         })
     }
@@ -334,8 +411,7 @@ impl Layer<'_> {
         /// The most blocks side by side in the second dimension.
         const MOST: usize = 65_535;
         let (launch, columns) = (self.launch, self.call.weight.dim(0));
-        let dtype = type_name(self.dtype);
-        let defines = [("T", dtype), ("B", if self.bias == 0 { "none" } else { dtype })];
+        let defines = [("T", type_name(self.dtype)), ("B", self.bias_name())];
         let mut args = Args::new()
             .ptr(run.out)
             .ptr(run.scales)

@@ -18,11 +18,7 @@ pub(super) fn run(
     let out = call.output();
     let conversion = matches!(
         call,
-        OpCall::Copy(_)
-            | OpCall::Unpack(_)
-            | OpCall::Encode(_)
-            | OpCall::Decode(_)
-            | OpCall::QuantiseRows(_)
+        OpCall::Copy(_) | OpCall::Unpack(_) | OpCall::Encode(_) | OpCall::Decode(_) | OpCall::QuantiseRows(_)
     );
     if conversion || out.dtype() != Some(dtype) {
         return executor.run(call, cancel);

@@ -378,6 +378,7 @@ impl Report {
             "host before",
             "host after",
             "same bits",
+            "8-bit error",
         ];
         let mut table = Table::new(&head);
         let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
@@ -406,6 +407,7 @@ impl Report {
                     Some(true) => "yes",
                     Some(false) => "NO",
                 },
+                &or_dash(row.error_of_products.map(|error| format!("{error:.1e}"))),
             ]);
         }
         table
