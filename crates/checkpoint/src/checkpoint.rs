@@ -183,10 +183,15 @@ impl Checkpoint {
             bytes: &|entry| self.bytes(entry),
         };
         let fault = |layer: &str, fault| self.sources[0].tensor_error(layer, TensorFault::Mark(fault));
-        let quantisation::Quantised { weights, warnings } = quantisation::read(&marked, &fault)?;
+        let quantisation::Quantised { weights, products, warnings } = quantisation::read(&marked, &fault)?;
         for (name, (encoding, shape)) in weights {
             if let Some(at) = self.names.find(&self.entries, &name) {
                 self.entries[at].quantise(encoding, shape);
+            }
+        }
+        for (name, product) in products {
+            if let Some(at) = self.names.find(&self.entries, &name) {
+                self.entries[at].mark_product(product);
             }
         }
         self.warnings = warnings;

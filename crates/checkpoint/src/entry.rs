@@ -9,6 +9,18 @@ use crate::name_index::Named;
 /// The longest name of a tensor or of a metadata key, in bytes.
 pub const MAX_NAME_BYTES: u64 = 65_535;
 
+/// What a file says of the products that a weight is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProductMark {
+    /// Nothing.
+    #[default]
+    Unsaid,
+    /// Activations may be rounded to 8 bits for it: its layer is marked as fp8, and not as one of full precision.
+    EightBits,
+    /// They may not.
+    FullPrecision,
+}
+
 /// One tensor in a checkpoint. Entries come from a [`Checkpoint`](crate::Checkpoint), which has checked
 /// that the bytes are there and, but for tensors of a pickle that share a storage, belong to no other entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +33,7 @@ pub struct Entry {
     file: u32,
     offset: u64,
     len: u64,
+    product: ProductMark,
 }
 
 impl Entry {
@@ -40,6 +53,7 @@ impl Entry {
             file,
             offset: bytes.start,
             len: bytes.end - bytes.start,
+            product: ProductMark::Unsaid,
         }
     }
 
@@ -59,6 +73,16 @@ impl Entry {
     /// Says what the bytes really are; the encoding and the shape together have as many.
     pub(crate) fn quantise(&mut self, encoding: Encoding, shape: Shape) {
         (self.encoding, self.shape) = (encoding, shape);
+    }
+
+    /// Says what the file says of its products.
+    pub(crate) fn mark_product(&mut self, product: ProductMark) {
+        self.product = product;
+    }
+
+    /// What the file says of the products that it is for.
+    pub fn product(&self) -> ProductMark {
+        self.product
     }
 
     /// The name in the file.

@@ -54,7 +54,7 @@ mod values;
 mod writing;
 
 pub use checkpoint::{Checkpoint, Format, MAX_ENTRIES, MAX_SHARDS, Shard};
-pub use entry::{Entry, MAX_NAME_BYTES};
+pub use entry::{Entry, MAX_NAME_BYTES, ProductMark};
 pub use entry_bytes::EntryBytes;
 pub use error::{Error, HeaderFault, MarkFault, ShardFault, TensorFault, ValueFault};
 pub use gguf::{

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::companions::{MARKER, OLD_SCALE, split_last};
 use crate::error::excerpt;
 use crate::metadata::Metadata;
-use crate::{Entry, Error, MarkFault, ValueFault};
+use crate::{Entry, Error, MarkFault, ProductMark, ValueFault};
 
 /// The header entry with the marks of all layers.
 pub(crate) const HEADER_MARKS: &str = "_quantization_metadata";
@@ -34,6 +34,8 @@ pub(crate) struct Mark {
     pub(crate) group: Option<u64>,
     /// How many matrices the layer has, if it is a bank of them.
     pub(crate) experts: Option<u64>,
+    /// Whether activations keep their precision in its products.
+    pub(crate) full_precision: bool,
     /// Whether it is of the old kind, whose scales have other names.
     pub(crate) is_old: bool,
 }
@@ -45,6 +47,7 @@ struct MarkText {
     convrot: Option<bool>,
     convrot_groupsize: Option<u64>,
     num_experts: Option<u64>,
+    full_precision_matrix_mult: Option<bool>,
     params: Option<serde_json::Value>,
 }
 
@@ -53,6 +56,7 @@ struct MarkText {
 struct Params {
     convrot: Option<bool>,
     convrot_groupsize: Option<u64>,
+    full_precision_matrix_mult: Option<bool>,
 }
 
 /// The JSON of all layers.
@@ -73,14 +77,27 @@ impl Mark {
             convrot: text.convrot.or(params.convrot).unwrap_or(false),
             group: text.convrot_groupsize.or(params.convrot_groupsize),
             experts: text.num_experts,
+            full_precision: text
+                .full_precision_matrix_mult
+                .or(params.full_precision_matrix_mult)
+                .unwrap_or(false),
             is_old: false,
         })
     }
 
     /// The mark of an old file, where the weight itself says which of the two formats it is in.
-    fn old(weight: Encoding) -> Mark {
+    fn old(weight: Encoding, full_precision: bool) -> Mark {
         let format = if weight == DType::F8E5M2.into() { "float8_e5m2" } else { "float8_e4m3fn" };
-        Mark { format: Some(format.to_owned()), is_old: true, ..Mark::default() }
+        Mark { format: Some(format.to_owned()), full_precision, is_old: true, ..Mark::default() }
+    }
+
+    /// What it says of the layer's products; none where there are none of 8 bits for its format.
+    pub(crate) fn product(&self) -> Option<ProductMark> {
+        match (self.format.as_deref(), self.full_precision) {
+            (Some("float8_e4m3fn"), false) => Some(ProductMark::EightBits),
+            (Some("float8_e4m3fn"), true) => Some(ProductMark::FullPrecision),
+            _ => None,
+        }
     }
 }
 
@@ -107,8 +124,9 @@ impl Marked<'_> {
             Some(text) => self.header_layers(text, fault)?,
             None => BTreeMap::new(),
         };
-        let has_old =
-            header.is_none() && self.entries.iter().any(|entry| split_last(entry.name()).1 == MARKER);
+        let markers: Vec<&Entry> =
+            self.entries.iter().filter(|entry| split_last(entry.name()).1 == MARKER).collect();
+        let has_old = header.is_none() && !markers.is_empty();
         for entry in self.entries {
             let (base, last) = split_last(entry.name());
             let Some(layer) = base.strip_suffix('.') else { continue };
@@ -121,7 +139,8 @@ impl Marked<'_> {
                     matches!(weight.encoding(), Encoding::Plain(DType::F8E4M3 | DType::F8E5M2))
                 };
                 if let Some(weight) = weight.filter(is_fp8) {
-                    layers.insert(layer.to_owned(), Mark::old(weight.encoding()));
+                    let full_precision = asks_for_full_precision(&markers, layer);
+                    layers.insert(layer.to_owned(), Mark::old(weight.encoding(), full_precision));
                 }
             }
         }
@@ -155,6 +174,14 @@ impl Marked<'_> {
         let read = serde_json::from_slice((self.bytes)(entry)).and_then(Mark::from_json);
         read.map_err(|error| unreadable(TENSOR_MARK, &error))
     }
+}
+
+/// Whether the marker of an old file that is nearest to a layer has two values, by which such files ask for products of
+/// full precision.
+fn asks_for_full_precision(markers: &[&Entry], layer: &str) -> bool {
+    let base = |marker: &&&Entry| split_last(marker.name()).0.len();
+    let near = markers.iter().filter(|marker| layer.starts_with(split_last(marker.name()).0));
+    near.max_by_key(base).is_some_and(|marker| marker.shape().count() == 2)
 }
 
 fn unreadable(mark: &'static str, error: &serde_json::Error) -> MarkFault {

@@ -8,7 +8,7 @@ use meta::{DType, Encoding, Rotation, ScaleTiles, Scheme, Shape};
 use crate::companions::{INPUT_FACTOR, OLD_SCALE, SCALE, TENSOR_SCALE, WEIGHT};
 use crate::marks::{Mark, Marked};
 use crate::safetensors::dtype_name;
-use crate::{Entry, Error, MarkFault};
+use crate::{Entry, Error, MarkFault, ProductMark};
 
 /// Columns that are rotated together where a mark does not say.
 const USUAL_GROUP: u64 = 256;
@@ -17,6 +17,8 @@ const USUAL_GROUP: u64 = 256;
 pub(crate) struct Quantised {
     /// The weights that are not what their element type says, by name.
     pub(crate) weights: BTreeMap<String, (Encoding, Shape)>,
+    /// What is said of the products of weights, by name.
+    pub(crate) products: BTreeMap<String, ProductMark>,
     /// What is strange but can be read.
     pub(crate) warnings: Vec<String>,
 }
@@ -26,7 +28,8 @@ pub(crate) fn read(
     marked: &Marked<'_>,
     fault: &dyn Fn(&str, MarkFault) -> Error,
 ) -> Result<Quantised, Error> {
-    let mut quantised = Quantised { weights: BTreeMap::new(), warnings: Vec::new() };
+    let mut quantised =
+        Quantised { weights: BTreeMap::new(), products: BTreeMap::new(), warnings: Vec::new() };
     for (layer, mark) in marked.layers(fault)? {
         let reader = Layer { name: &layer, mark: &mark, file: marked };
         let Some(weight) = reader.tensor(WEIGHT) else {
@@ -39,6 +42,9 @@ pub(crate) fn read(
             reader.check(weight, &mut quantised.warnings).map_err(|wrong| fault(&layer, wrong))?
         {
             quantised.weights.insert(weight.name().to_owned(), encoding);
+        }
+        if let Some(product) = mark.product() {
+            quantised.products.insert(weight.name().to_owned(), product);
         }
     }
     Ok(quantised)

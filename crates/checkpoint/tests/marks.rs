@@ -1,7 +1,7 @@
 //! Marks of quantised layers: where they stand, which rules, and that no text in them makes opening panic.
 #![allow(clippy::unwrap_used, reason = "a test that cannot unwrap fails, as it should")]
 
-use checkpoint::{Checkpoint, Error, MAX_HEADER_MARKS_BYTES, MAX_MARK_BYTES};
+use checkpoint::{Checkpoint, Error, MAX_HEADER_MARKS_BYTES, MAX_MARK_BYTES, ProductMark};
 use meta::{DType, Encoding, Rotation, Scheme, Shape};
 use proptest::prelude::*;
 use testkit::SafetensorsWriter;
@@ -123,4 +123,39 @@ proptest! {
             Ok(file) => prop_assert!(!text.contains("gone") || file.warnings().iter().any(|warning| warning.contains("gone"))),
         }
     }
+}
+
+/// What a file with one fp8 layer says of its products, with this mark of the new kind, or with a marker of the old kind of
+/// so many values.
+fn product(mark: Option<&str>, marker: Option<(&str, usize)>) -> ProductMark {
+    let scale = if marker.is_some() { "d.l.scale_weight" } else { "d.l.weight_scale" };
+    let mut writer = SafetensorsWriter::new()
+        .tensor("d.l.weight", DType::F8E4M3, Shape::from([16, 16]), vec![0x38; 256])
+        .tensor(scale, DType::F32, Shape::scalar(), 0.5f32.to_le_bytes().to_vec());
+    if let Some(text) = mark {
+        writer =
+            writer.tensor("d.l.comfy_quant", DType::U8, Shape::from([text.len()]), text.as_bytes().to_vec());
+    }
+    if let Some((name, values)) = marker {
+        writer = writer.tensor(name, DType::F8E4M3, Shape::from([values]), vec![0; values]);
+    }
+    let file =
+        Checkpoint::from_memory(("marks.safetensors", writer.finish().unwrap().into()), Vec::new()).unwrap();
+    file.entry("d.l.weight").unwrap().product()
+}
+
+#[test]
+fn a_mark_says_whether_products_may_be_of_8_bits() {
+    assert_eq!(product(None, None), ProductMark::Unsaid);
+    assert_eq!(product(Some(r#"{"format": "float8_e4m3fn"}"#), None), ProductMark::EightBits);
+    let full = r#"{"format": "float8_e4m3fn", "full_precision_matrix_mult": true}"#;
+    assert_eq!(product(Some(full), None), ProductMark::FullPrecision);
+    let deeper = r#"{"format": "float8_e4m3fn", "params": {"full_precision_matrix_mult": true}}"#;
+    assert_eq!(product(Some(deeper), None), ProductMark::FullPrecision);
+    assert_eq!(product(None, Some(("scaled_fp8", 0))), ProductMark::EightBits);
+    assert_eq!(product(None, Some(("d.scaled_fp8", 1))), ProductMark::EightBits);
+    assert_eq!(product(None, Some(("scaled_fp8", 2))), ProductMark::FullPrecision);
+    assert_eq!(product(None, Some(("d.scaled_fp8", 2))), ProductMark::FullPrecision);
+    // A marker of another part of the file says nothing of this one's precision.
+    assert_eq!(product(None, Some(("e.scaled_fp8", 2))), ProductMark::EightBits);
 }

@@ -20,6 +20,7 @@ mod layout;
 mod naive;
 mod norms;
 mod products;
+mod quantised;
 mod report;
 
 use std::time::Instant;
@@ -42,7 +43,15 @@ fn tolerance(dtype: DType) -> f64 {
 
 /// All cases, in the order in which they are shown.
 fn cases() -> Vec<Case> {
-    [products::cases(), images::cases(), norms::cases(), elementwise::cases(), layout::cases()].concat()
+    [
+        products::cases(),
+        quantised::cases(),
+        images::cases(),
+        norms::cases(),
+        elementwise::cases(),
+        layout::cases(),
+    ]
+    .concat()
 }
 
 /// Runs the cases whose name (operation and variant) contains `filter` on the devices that are no simulation, for each

@@ -24,6 +24,10 @@ fn linear() -> Vec<Case> {
         [Encoding::BF16, Encoding::Quant(QuantFormat::Q8_0)]
             .map(|e| linear_of(e, 1, [200, 256], &format!("{e}, one row"))),
     );
+    cases.extend([1, 2, 3, 5].map(|rows| {
+        linear_of(DType::F8E4M3.into(), rows, [77, 1040], &format!("f8_e4m3, {rows} rows of 1040"))
+    }));
+    cases.push(few_scaled_rows());
     cases.push(linear_of(Encoding::F32, 130, [67, 101], "f32, odd sizes"));
     cases.push(linear_of(Encoding::BF16, 257, [320, 1000], "bf16, larger"));
     cases.extend(Activation::ALL.map(linear_activated));
@@ -80,6 +84,30 @@ fn scaled_linear() -> Case {
         inputs,
         |_, i| i.tensor(0).linear(&i.weight(1).clone().scaled(i.weight(2).operand().clone()), None),
         |v| naive::linear(&v[0], &v[1], 64).iter().map(|y| y * v[2][0]).collect(),
+    )
+}
+
+/// A modulation: one row for each item, of a weight with a scale.
+fn few_scaled_rows() -> Case {
+    let inputs = vec![
+        Input::random(65, [2, 96]),
+        Input::weight(DType::F8E4M3.into(), 66, [576, 96]),
+        Input::Stored(Encoding::F32, [1].into(), 0.37f32.to_le_bytes().to_vec()),
+        Input::weight(Encoding::BF16, 67, [576]),
+    ];
+    Case::new(
+        "linear",
+        "scaled f8_e4m3, two rows",
+        inputs,
+        |_, i| {
+            let weight = i.weight(1).clone().scaled(i.weight(2).operand().clone());
+            i.tensor(0).linear_then(&weight, Some(i.weight(3)), Some(Activation::Silu))
+        },
+        |v| {
+            let y = naive::linear(&v[0], &v[1], 96);
+            let y = y.iter().enumerate().map(|(i, y)| y * v[2][0] + v[3][i % 576]);
+            y.map(|y| naive::activate(Activation::Silu, y)).collect()
+        },
     )
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod gemm;
 pub(crate) mod layout;
 pub(crate) mod norm;
 pub(crate) mod product;
+pub(crate) mod quantised;
 pub(crate) mod reduction;
 pub(crate) mod resample;
 pub(crate) mod rope;
@@ -27,6 +28,8 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
     let access = &Access::to(call)?;
     match call {
         OpCall::Linear(call) => product::linear(call, access),
+        OpCall::QuantiseRows(call) => quantised::quantise_rows(call, access),
+        OpCall::QuantisedLinear(call) => quantised::quantised_linear(call, access),
         OpCall::Matmul(call) => product::matmul(call, access),
         OpCall::Attention(call) => attention::attention(call, access),
         OpCall::Convolution(call) => convolution::convolution(call, access),
@@ -58,7 +61,11 @@ pub(crate) fn run(call: &OpCall) -> Result<()> {
 pub(crate) fn supports(call: &OpCall) -> Result<(), String> {
     let out = call.output();
     let any_type = match call {
-        OpCall::Copy(_) | OpCall::Unpack(_) | OpCall::Encode(_) | OpCall::Decode(_) => true,
+        OpCall::Copy(_)
+        | OpCall::Unpack(_)
+        | OpCall::Encode(_)
+        | OpCall::Decode(_)
+        | OpCall::QuantiseRows(_) => true,
         OpCall::Matmul(call) => call.accumulate,
         _ => false,
     };

@@ -230,12 +230,16 @@ impl Backend for CudaBackend {
             share => format!(", one of {share} devices on this card"),
         };
         let driver = properties.driver_version;
+        // Ada and later.
+        let fp8_products: &[DType] = if (major, minor) >= (8, 9) { &[DType::BF16, DType::F16] } else { &[] };
+        let products = if fp8_products.is_empty() { "" } else { ", 8-bit products" };
         let blas = self.runtime.blas.version().map(|part| part.to_string()).join(".");
         Description {
             id: self.id(),
             name: properties.name.clone(),
             detail: format!(
-                "compute capability {major}.{minor}, {} multiprocessors, driver for CUDA {}.{}, NVRTC {}.{}, cuBLASLt {blas}{shared}{}",
+                "compute capability {major}.{minor}, {} multiprocessors, driver for CUDA {}.{}, NVRTC {}.{}, cuBLASLt \
+                 {blas}{products}{shared}{}",
                 properties.multiprocessors,
                 driver / 1000,
                 driver % 1000 / 10,
@@ -253,6 +257,7 @@ impl Backend for CudaBackend {
             capabilities: Capabilities {
                 copies_fast_from_pinned_only: true,
                 pins_in_place: properties.pins_read_only,
+                fp8_products,
             },
         }
     }

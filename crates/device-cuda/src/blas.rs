@@ -1,5 +1,6 @@
 //! Matrix products through cuBLASLt: descriptors that free themselves, and a plan for each kind of product, made once.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -52,6 +53,11 @@ impl Epilogue {
         matches!(self, Epilogue::Bias | Epilogue::GeluTanhBias | Epilogue::ReluBias)
     }
 
+    /// Whether it is more than a bias.
+    pub(crate) fn activates(self) -> bool {
+        !matches!(self, Epilogue::None | Epilogue::Bias)
+    }
+
     fn code(self) -> u32 {
         match self {
             Epilogue::None => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT as u32,
@@ -64,11 +70,23 @@ impl Epilogue {
     }
 }
 
+/// What multiplies the factors of a product of e4m3 codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CodeScales {
+    /// One f32 for all of `a`; nothing multiplies `b`.
+    One,
+    /// An f32 for each row of `a`, and one for each column of `b`.
+    Vectors,
+}
+
 /// `d = epilogue(alpha · a · b + beta · d + bias)` with `d` of `rows` and `columns`, all in columns. The bias has one
 /// value for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
+    /// The type of all matrices, or only of the result if the others are codes.
     pub(crate) dtype: DType,
+    /// Whether `a` and `b` are e4m3 codes, and what multiplies them.
+    pub(crate) codes: Option<CodeScales>,
     pub(crate) rows: u64,
     pub(crate) columns: u64,
     pub(crate) inner: u64,
@@ -87,6 +105,8 @@ pub(crate) struct Places {
     pub(crate) d: u64,
     /// Read only if the epilogue has a bias.
     pub(crate) bias: u64,
+    /// What multiplies `a` and `b`, if they are codes; 0 for nothing.
+    pub(crate) scales: [u64; 2],
     pub(crate) alpha: f32,
     /// Factor of what stands at `d` before, to which the product is added; 0 if that is not read.
     pub(crate) beta: f32,
@@ -114,6 +134,8 @@ pub(crate) struct Blas {
     handle: cublasLtHandle_t,
     /// The plan of each kind of product that was asked for; none where the library has no algorithm.
     plans: RwLock<FastMap<Kind, Option<Arc<Plan>>>>,
+    /// Lines that were logged already.
+    said: Mutex<HashSet<String>>,
 }
 
 /// How products of one kind are done: made at the first one, used by all.
@@ -131,7 +153,8 @@ impl Blas {
     /// A handle in the context.
     pub(crate) fn new(context: Arc<Context>, raw: BlasFunctions) -> Result<Blas> {
         context.enter()?;
-        let mut blas = Blas { context, raw, handle: null_mut(), plans: RwLock::default() };
+        let mut blas =
+            Blas { context, raw, handle: null_mut(), plans: RwLock::default(), said: Mutex::default() };
         // SAFETY: the context is current and the handle is a field of the right type.
         let code = unsafe { (blas.raw.cublasLtCreate)(&mut blas.handle) };
         if code != 0 {
@@ -166,6 +189,26 @@ impl Blas {
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been first; all use one plan.
         Ok(plans.entry(kind).or_insert(plan).clone())
+    }
+
+    /// The plan of a product of codes; none if the library has no algorithm for it, or does not know what it is asked.
+    pub(crate) fn plan_of_codes(&self, product: &Product, places: &Places) -> Option<Arc<Plan>> {
+        match self.plan(product, places) {
+            Ok(plan) => plan,
+            Err(error) => {
+                self.say_once(&format!("8-bit products with scales as {:?}: {error}", product.codes));
+                let kind = Kind::of(product, places);
+                self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(kind, None);
+                None
+            }
+        }
+    }
+
+    /// Logs a line, but only the first of its kind.
+    pub(crate) fn say_once(&self, line: &str) {
+        if lock(&self.said).insert(line.to_owned()) {
+            tracing::info!("{}: {line}", self.context.id());
+        }
     }
 
     /// Queues a product.
@@ -235,10 +278,11 @@ pub(crate) struct Prepared {
     d: Layout,
 }
 
-/// What is computed, and where the bias was said to be last; none if there is no bias.
+/// What is computed, and where the bias and the scales were said to be last; none if there are none.
 struct Computed {
     desc: Descriptor,
     bias: Option<u64>,
+    scales: Option<[u64; 2]>,
 }
 
 // SAFETY: descriptors are plain memory of the library, which any thread may use; the one that changes is behind a lock.
@@ -247,18 +291,24 @@ unsafe impl Send for Prepared {}
 unsafe impl Sync for Prepared {}
 
 impl Prepared {
-    pub(crate) fn new(blas: &Blas, product: &Product, bias: u64) -> Result<Prepared> {
+    pub(crate) fn new(blas: &Blas, product: &Product, anywhere: u64) -> Result<Prepared> {
         let (rows, columns, inner) = (product.rows, product.columns, product.inner);
         let stored = |matrix: &Matrix, rows, columns| {
             if matrix.transposed { (columns, rows) } else { (rows, columns) }
         };
-        let layout = |matrix: &Matrix, size: (u64, u64)| Layout::new(blas, product, matrix, size);
-        let desc = Descriptor::new(blas, product, bias)?;
+        let factor = product.codes.map_or(product.dtype, |_| DType::F8E4M3);
+        let layout = |matrix: &Matrix, dtype: DType, size: (u64, u64)| {
+            Layout::new(blas, (product, dtype), matrix, size)
+        };
+        let desc = Descriptor::new(blas, product, anywhere)?;
+        let scales =
+            product.codes.map(|codes| if codes == CodeScales::Vectors { [anywhere; 2] } else { [0; 2] });
+        let bias = product.epilogue.has_bias().then_some(anywhere);
         Ok(Prepared {
-            computed: Mutex::new(Computed { desc, bias: product.epilogue.has_bias().then_some(bias) }),
-            a: layout(&product.a, stored(&product.a, rows, inner))?,
-            b: layout(&product.b, stored(&product.b, inner, columns))?,
-            d: layout(&product.d, (rows, columns))?,
+            computed: Mutex::new(Computed { desc, bias, scales }),
+            a: layout(&product.a, factor, stored(&product.a, rows, inner))?,
+            b: layout(&product.b, factor, stored(&product.b, inner, columns))?,
+            d: layout(&product.d, product.dtype, (rows, columns))?,
         })
     }
 
@@ -303,6 +353,7 @@ impl Prepared {
         let (alpha, beta) = (places.alpha, places.beta);
         let mut computed = lock(&self.computed);
         computed.set_bias(blas, places.bias)?;
+        computed.set_scales(blas, places.scales)?;
         // SAFETY: alpha and beta are f32, the scale type, read before the call returns; the matrices are
         // device memory of the sizes that the layouts describe, which the caller vouches for.
         let code = unsafe {
@@ -345,10 +396,28 @@ impl Computed {
         self.bias = Some(bias);
         Ok(())
     }
+
+    /// Says where the scales of the next product of codes are.
+    fn set_scales(&mut self, blas: &Blas, scales: [u64; 2]) -> Result<()> {
+        let Some(known) = &mut self.scales else { return Ok(()) };
+        let attributes = [
+            DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+            DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        ];
+        for ((known, new), attribute) in known.iter_mut().zip(scales).zip(attributes) {
+            if *known != new {
+                self.desc.set(blas, attribute, new)?;
+                *known = new;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: u32 = 15;
+/// `CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F`, which libraries know since 12.9.
+const SCALES_ARE_VECTORS: i32 = 3;
 
 /// What is computed.
 struct Descriptor {
@@ -357,7 +426,8 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    fn new(blas: &Blas, product: &Product, bias: u64) -> Result<Descriptor> {
+    /// What is read beside the matrices is said to be `anywhere` until a product is queued.
+    fn new(blas: &Blas, product: &Product, anywhere: u64) -> Result<Descriptor> {
         let mut descriptor = Descriptor { destroy: blas.raw.cublasLtMatmulDescDestroy, raw: null_mut() };
         let compute = cublasComputeType_t::CUBLAS_COMPUTE_32F as c_uint;
         let scale = cudaDataType_t::CUDA_R_32F as c_uint;
@@ -369,7 +439,17 @@ impl Descriptor {
         descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(product.b.transposed))?;
         descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue.code())?;
         if product.epilogue.has_bias() {
-            descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+            descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, anywhere)?;
+        }
+        if let Some(scales) = product.codes {
+            descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1i8)?;
+            if scales == CodeScales::Vectors {
+                descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, SCALES_ARE_VECTORS)?;
+                descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, SCALES_ARE_VECTORS)?;
+                // As with the bias: the question wants addresses, which it does not read.
+                descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, anywhere)?;
+                descriptor.set(blas, DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, anywhere)?;
+            }
         }
         Ok(descriptor)
     }
@@ -400,9 +480,15 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(blas: &Blas, product: &Product, matrix: &Matrix, size: (u64, u64)) -> Result<Layout> {
+    fn new(
+        blas: &Blas,
+        (product, dtype): (&Product, DType),
+        matrix: &Matrix,
+        size: (u64, u64),
+    ) -> Result<Layout> {
         let mut layout = Layout { destroy: blas.raw.cublasLtMatrixLayoutDestroy, raw: null_mut() };
-        let dtype = match product.dtype {
+        let dtype = match dtype {
+            DType::F8E4M3 => cudaDataType_t::CUDA_R_8F_E4M3,
             DType::BF16 => cudaDataType_t::CUDA_R_16BF,
             DType::F16 => cudaDataType_t::CUDA_R_16F,
             _ => cudaDataType_t::CUDA_R_32F,
@@ -503,6 +589,7 @@ mod tests {
         let matrix = Matrix { transposed: false, leading: 64, batch_stride: 0 };
         Product {
             dtype: DType::BF16,
+            codes: None,
             rows: 64,
             columns: 8,
             inner: 64,
@@ -516,7 +603,8 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_product_is_its_shape_and_alignment() {
-        let places = Places { a: 0x1000, b: 0x1010, d: 0x1002, bias: 1, alpha: 1.0, beta: 0.0 };
+        let places =
+            Places { a: 0x1000, b: 0x1010, d: 0x1002, bias: 1, scales: [0; 2], alpha: 1.0, beta: 0.0 };
         let kind = Kind::of(&product(), &places);
         assert_eq!(kind.alignments, [256, 16, 2]);
         let moved = Places { a: 0x9100, b: 0x30, bias: 77, alpha: 2.0, ..places };

@@ -141,6 +141,8 @@ pub enum KernelFile {
     Unpack,
     /// Codes with scales beside them to floats.
     Scaled,
+    /// Activations as 8-bit codes, and what products of them leave to do.
+    Quantised,
     /// Losslessly coded weights to floats.
     Coding,
     /// Scaled dot-product attention.
@@ -163,6 +165,7 @@ impl KernelFile {
             KernelFile::Resample => "resample.cu",
             KernelFile::Unpack => "unpack.cu",
             KernelFile::Scaled => "scaled.cu",
+            KernelFile::Quantised => "quantised.cu",
             KernelFile::Coding => "coding.cu",
             KernelFile::Attention => "attention.cu",
             KernelFile::Convolution => "convolution.cu",
@@ -181,6 +184,7 @@ impl KernelFile {
             KernelFile::Resample => include_str!("../kernels/resample.cu"),
             KernelFile::Unpack => include_str!("../kernels/unpack.cu"),
             KernelFile::Scaled => include_str!("../kernels/scaled.cu"),
+            KernelFile::Quantised => include_str!("../kernels/quantised.cu"),
             KernelFile::Coding => include_str!("../kernels/coding.cu"),
             KernelFile::Attention => include_str!("../kernels/attention.cu"),
             KernelFile::Convolution => include_str!("../kernels/convolution.cu"),

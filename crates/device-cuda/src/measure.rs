@@ -75,6 +75,7 @@ impl CudaBackend {
             |transposed, leading: usize| Matrix { transposed, leading: leading as i64, batch_stride: 0 };
         let product = Product {
             dtype: DType::BF16,
+            codes: None,
             rows: n as u64,
             columns: m as u64,
             inner: k as u64,
@@ -98,7 +99,7 @@ impl CudaBackend {
             context.check("filling memory", filled)?;
         }
         let [a, b, d] = memory.each_ref().map(|(block, _)| block.address());
-        let places = Places { a, b, d, bias: 0, alpha: 1.0, beta: 0.0 };
+        let places = Places { a, b, d, bias: 0, scales: [0; 2], alpha: 1.0, beta: 0.0 };
         let prepared = Prepared::new(&runtime.blas, &product, 0)?;
         let algorithm = prepared.best(&runtime.blas, &product)?;
         let workspace = (scratch.address(), WORKSPACE_BYTES);

@@ -8,6 +8,7 @@ pub(crate) mod layout;
 pub(crate) mod noise;
 pub(crate) mod norm;
 pub(crate) mod product;
+pub(crate) mod quantised;
 pub(crate) mod reduction;
 pub(crate) mod resample;
 pub(crate) mod rope;
@@ -28,6 +29,8 @@ pub(crate) fn run(call: &OpCall, launch: &Launch<'_>) -> Result<()> {
     }
     match call {
         OpCall::Linear(call) => product::linear(call, launch),
+        OpCall::QuantiseRows(call) => quantised::quantise_rows(call, launch),
+        OpCall::QuantisedLinear(call) => quantised::quantised_linear(call, launch),
         OpCall::Matmul(call) => product::matmul(call, launch),
         OpCall::Attention(call) => attention::attention(call, launch),
         OpCall::Convolution(call) => convolution::convolution(call, launch),
@@ -72,12 +75,14 @@ pub(crate) fn scratch_bytes(call: &OpCall, runtime: &Runtime, way: Way) -> u64 {
     }
     match call {
         OpCall::Linear(call) => product::linear_scratch(call),
+        OpCall::QuantisedLinear(call) => quantised::linear_scratch(call),
         OpCall::Matmul(call) => product::matmul_scratch(call),
         OpCall::Attention(call) => attention::scratch(call, runtime, way),
         OpCall::Convolution(call) => convolution::scratch(call, runtime, way),
         OpCall::GroupNorm(call) => held([norm::moments_bytes(call, runtime.context.properties())]),
         OpCall::Reduce(call) => held([reduction::parts_bytes(call, runtime.context.properties())]),
-        OpCall::LayerNorm(_)
+        OpCall::QuantiseRows(_)
+        | OpCall::LayerNorm(_)
         | OpCall::ModulatedNorm(_)
         | OpCall::RmsNorm(_)
         | OpCall::Rope(_)
@@ -111,7 +116,7 @@ pub(crate) fn supports(call: &OpCall) -> Result<(), String> {
     if matches!(call, OpCall::Encode(_)) {
         return Err(coding::NO_ENCODER.into());
     }
-    if matches!(call, OpCall::Copy(_) | OpCall::Decode(_)) || activation {
+    if matches!(call, OpCall::Copy(_) | OpCall::Decode(_) | OpCall::QuantiseRows(_)) || activation {
         return Ok(());
     }
     Err(format!("activations are bf16, f16 or f32 on CUDA, not {}; cast them first", out.encoding()))
@@ -129,6 +134,7 @@ pub(crate) fn variants() -> impl Iterator<Item = &'static Variant> {
         unpack::VARIANTS,
         coding::VARIANTS,
         scaled::VARIANTS,
+        quantised::VARIANTS,
         attention::VARIANTS,
         attention::MASK_VARIANTS,
         convolution::VARIANTS,

@@ -201,6 +201,9 @@ pub struct Capabilities {
     pub copies_fast_from_pinned_only: bool,
     /// Host memory that is only read can be pinned where it lies.
     pub pins_in_place: bool,
+    /// Types of activations for which products of 8 bits ([`QuantisedLinear`](crate::op::QuantisedLinear)) are faster here
+    /// than others.
+    pub fp8_products: &'static [DType],
 }
 
 /// Memory as a device counts it.

@@ -12,6 +12,7 @@ mod lowering;
 mod norm;
 mod position;
 mod product;
+mod quantised;
 mod reduction;
 mod resample;
 mod scales;
@@ -27,6 +28,9 @@ pub use layout::{Copy, Embedding, NormalNoise, Pad};
 pub use norm::{GroupNorm, LayerNorm, ModulatedNorm, RmsNorm};
 pub use position::{NormedRope, Rope, RopeLayout};
 pub use product::{Linear, Matmul};
+pub use quantised::{
+    LARGEST_CODE, QuantiseRows, QuantisedLinear, QuantisedRows, RowModulation, SMALLEST_LARGEST,
+};
 pub use reduction::{Reduce, ReduceKind, Softmax};
 pub use resample::{Resize, ResizeMode};
 pub use scales::{Scales, Unpack};
@@ -38,6 +42,10 @@ use crate::{Operand, Result};
 pub enum OpCall {
     /// Rows times a stored weight, with bias and activation.
     Linear(Linear),
+    /// Rows of activations to 8-bit codes with one scale each.
+    QuantiseRows(QuantiseRows),
+    /// Such rows times a weight of 8 bits as it is stored, with bias and activation.
+    QuantisedLinear(QuantisedLinear),
     /// Batches of matrix products.
     Matmul(Matmul),
     /// Scaled dot-product attention.
@@ -132,6 +140,8 @@ macro_rules! with_call {
     ($self:expr, $call:ident => $body:expr) => {
         match $self {
             OpCall::Linear($call) => $body,
+            OpCall::QuantiseRows($call) => $body,
+            OpCall::QuantisedLinear($call) => $body,
             OpCall::Matmul($call) => $body,
             OpCall::Attention($call) => $body,
             OpCall::Convolution($call) => $body,
@@ -275,6 +285,8 @@ macro_rules! into_call {
 
 into_call!(
     Linear,
+    QuantiseRows,
+    QuantisedLinear,
     Matmul,
     Attention,
     Convolution,

@@ -16,7 +16,8 @@ use crate::buffer::ReadOnly;
 use crate::{Cancel, Error, HostExecutor, HostStream, Ledger, OpCall, OutOfMemory, Result, Span};
 
 /// What a simulated device has: `8gb@12gbps`, or `8gb@12gbps@2tflops` to slow computing down too, or
-/// `8gb@12gbps@f16` for one that keeps activations in f16 unless it is asked for f32.
+/// `8gb@12gbps@f16` for one that keeps activations in f16 unless it is asked for f32, or `8gb@12gbps@fp8` for one that has
+/// products of 8 bits. What follows the link is written in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimSpec {
     /// Its memory in bytes.
@@ -27,13 +28,18 @@ pub struct SimSpec {
     pub flops_per_s: Option<f64>,
     /// The 16-bit type that it prefers for activations; without it, it has the host's types.
     pub activation: Option<DType>,
+    /// Whether it says that it has products of 8 bits.
+    pub fp8_products: bool,
 }
+
+/// Activations of every type.
+const ALL_ACTIVATIONS: &[DType] = &[DType::F32, DType::BF16, DType::F16];
 
 /// Text that describes no simulated device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{text}' is not a simulated device: write memory@link, such as 8gb@12gbps, or 8gb@12gbps@2tflops, or \
-     8gb@12gbps@f16"
+     8gb@12gbps@f16, or 8gb@12gbps@fp8"
 )]
 pub struct ParseSimSpecError {
     /// What was written.
@@ -53,11 +59,13 @@ impl FromStr for SimSpec {
         let mut rest = parts.peekable();
         let flops_per_s = rest.peek().and_then(|t| rate(t, &[("tflops", 1e12), ("gflops", 1e9)]));
         rest.next_if(|_| flops_per_s.is_some());
-        let activation = rest.next().map(|t| activation(t).ok_or_else(error)).transpose()?;
+        let activation = rest.peek().and_then(|t| activation(t));
+        rest.next_if(|_| activation.is_some());
+        let fp8_products = rest.next_if(|t| t.trim() == FP8).is_some();
         if rest.next().is_some() || memory.0 == 0 {
             return Err(error());
         }
-        Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s, activation })
+        Ok(SimSpec { memory: memory.0, link_bytes_per_s: link, flops_per_s, activation, fp8_products })
     }
 }
 
@@ -66,9 +74,13 @@ impl fmt::Display for SimSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}b@{}mbps", self.memory, self.link_bytes_per_s / 1e6)?;
         self.flops_per_s.map_or(Ok(()), |flops| write!(f, "@{}gflops", flops / 1e9))?;
-        self.activation.map_or(Ok(()), |dtype| write!(f, "@{dtype}"))
+        self.activation.map_or(Ok(()), |dtype| write!(f, "@{dtype}"))?;
+        if self.fp8_products { write!(f, "@{FP8}") } else { Ok(()) }
     }
 }
+
+/// What says that it has products of 8 bits.
+const FP8: &str = "fp8";
 
 /// A positive number with one of these units.
 fn rate(text: &str, units: &[(&str, f64)]) -> Option<f64> {
@@ -120,13 +132,20 @@ impl Backend for SimBackend {
         if let Some(dtype) = self.spec.activation {
             compute += &format!(", activations rounded to {dtype}");
         }
+        if self.spec.fp8_products {
+            compute += ", 8-bit products";
+        }
         Description {
             id: self.id,
             name: format!("simulated accelerator on {}", host.name),
             detail: format!("simulation: link {:.2} GB/s{compute}", self.spec.link_bytes_per_s / 1e9),
             activations,
             simulated: true,
-            capabilities: Capabilities { copies_fast_from_pinned_only: false, pins_in_place: true },
+            capabilities: Capabilities {
+                copies_fast_from_pinned_only: false,
+                pins_in_place: true,
+                fp8_products: if self.spec.fp8_products { ALL_ACTIVATIONS } else { &[] },
+            },
         }
     }
 
@@ -293,13 +312,20 @@ mod tests {
     #[test]
     fn reads_specifications() {
         let spec: SimSpec = "8gb@12gbps".parse().unwrap();
-        let plain = SimSpec { memory: 8 << 30, link_bytes_per_s: 12e9, flops_per_s: None, activation: None };
+        let plain = SimSpec {
+            memory: 8 << 30,
+            link_bytes_per_s: 12e9,
+            flops_per_s: None,
+            activation: None,
+            fp8_products: false,
+        };
         assert_eq!(spec, plain);
         let spec: SimSpec = "512MB@1.5GBps@2tflops".parse().unwrap();
         assert_eq!((spec.flops_per_s, spec.activation), (Some(2e12), None));
         assert_eq!("8gb@12gbps@f16".parse(), Ok(SimSpec { activation: Some(DType::F16), ..plain }));
         let spec: SimSpec = "8gb@12gbps@2tflops@BF16".parse().unwrap();
         assert_eq!((spec.flops_per_s, spec.activation), (Some(2e12), Some(DType::BF16)));
+        assert_eq!("8gb@12gbps@fp8".parse(), Ok(SimSpec { fp8_products: true, ..plain }));
         for text in [
             "",
             "8gb",
@@ -311,11 +337,12 @@ mod tests {
             "8gb@1gbps@1tflops@1",
             "8gb@1gbps@f32",
             "8gb@1gbps@f16@1tflops",
+            "8gb@1gbps@fp8@f16",
             "8gb@1gbps@1tflops@f16@f16",
         ] {
             assert!(text.parse::<SimSpec>().is_err(), "{text}");
         }
-        for text in ["8gb@12gbps", "100mb@50mbps@20gflops", "1b@1.5gbps@2tflops@f16"] {
+        for text in ["8gb@12gbps", "100mb@50mbps@20gflops", "1b@1.5gbps@2tflops@f16@fp8"] {
             let spec: SimSpec = text.parse().unwrap();
             assert_eq!(spec.to_string().parse(), Ok(spec), "{spec}");
         }

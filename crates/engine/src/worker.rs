@@ -246,8 +246,9 @@ fn steps_since(stats: &[ModelStats], then: Instant, place: &JobPlace) -> String 
     let ran = stats.iter().filter(|model| model.began >= then && model.evaluations > 0);
     let ran = ran.filter(|model| place.may_use(model.compute));
     ran.map(|model| {
-        let ModelStats { name, evaluations, measured_s, predicted_s, .. } = model;
-        format!("; {name}: {evaluations} steps of {measured_s:.3} s (predicted {predicted_s:.3})")
+        let ModelStats { name, evaluations, measured_s, predicted_s, fp8_products, .. } = model;
+        let how = if *fp8_products > 0 { " with 8-bit products" } else { "" };
+        format!("; {name}: {evaluations} steps of {measured_s:.3} s (predicted {predicted_s:.3}){how}")
     })
     .collect()
 }

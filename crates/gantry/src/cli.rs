@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use device::SimSpec;
 use meta::DeviceId;
 use placement::CodingPolicy;
+use residency::Products;
 
 use crate::drawing::STRENGTHS;
 use crate::machine::LogicalGpus;
@@ -75,6 +76,31 @@ pub(crate) struct MachineArgs {
         help_heading = "Devices"
     )]
     pub(crate) coded: Coded,
+    /// Trade precision for speed in one way (repeatable)
+    #[arg(long, global = true, value_enum, value_name = "WAY", help_heading = "Devices")]
+    pub(crate) fast: Vec<Fast>,
+    /// Trade no precision for speed, whatever model files and loaders ask for
+    #[arg(long, global = true, conflicts_with = "fast", help_heading = "Devices")]
+    pub(crate) exact: bool,
+}
+
+impl MachineArgs {
+    /// Which products of diffusion models are of 8 bits.
+    pub(crate) fn products(&self) -> Products {
+        match (self.exact, self.fast.contains(&Fast::Fp8MatrixMult)) {
+            (true, _) => Products::Exact,
+            (false, true) => Products::EightBits,
+            (false, false) => Products::ByFile,
+        }
+    }
+}
+
+/// What can be traded for speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fast {
+    /// Products of 8 bits with weights that are kept in fp8, on devices that have such
+    #[value(name = "fp8_matrix_mult")]
+    Fp8MatrixMult,
 }
 
 /// Which weights are coded.

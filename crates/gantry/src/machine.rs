@@ -9,6 +9,7 @@ use device_cpu::{CpuBackend, Groups};
 use device_cuda::{CudaBackend, CudaConfig};
 use meta::{DeviceId, DeviceKind};
 use placement::CodingPolicy;
+use residency::Products;
 
 use crate::cli::MachineArgs;
 use crate::environment;
@@ -22,6 +23,7 @@ pub(crate) struct Machine {
     simulated: Vec<SimSpec>,
     note: Option<String>,
     coding: CodingPolicy,
+    products: Products,
 }
 
 /// `cuda:0=2`: one card opened as several logical devices.
@@ -71,8 +73,8 @@ impl Machine {
         }
         let simulated = args.sim_device.clone();
         let groups = host.groups().clone();
-        let coding = args.coded.policy();
-        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note, coding })
+        let (coding, products) = (args.coded.policy(), args.products());
+        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note, coding, products })
     }
 
     /// The CPU and two simulated devices.
@@ -85,6 +87,11 @@ impl Machine {
     /// Which weights travel to its devices losslessly coded.
     pub(crate) fn coding(&self) -> CodingPolicy {
         self.coding
+    }
+
+    /// Which products of diffusion models are of 8 bits, where loaders say nothing else.
+    pub(crate) fn products(&self) -> Products {
+        self.products
     }
 
     /// All devices.

@@ -7,19 +7,20 @@ use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use meta::DeviceId;
 use placement::{DeviceSpec, Plan};
+use residency::Products;
 use runtime::{PlanQuestion, Runtime, Settings};
 
 use crate::environment;
 
 /// Where every block of a file goes, as a job that loads it has it.
 pub(crate) fn plan_file(
-    devices: &Registry,
-    compute: DeviceId,
+    (devices, compute): (&Registry, DeviceId),
     file: &Arc<Checkpoint>,
+    products: Products,
     question: &PlanQuestion,
 ) -> Result<Plan> {
     let folders = runtime::Folders::at(&environment::current_dir().context("finding the current folder")?);
-    let settings = Settings { profile_file: environment::profile_file(), ..Settings::default() };
+    let settings = Settings { profile_file: environment::profile_file(), products, ..Settings::default() };
     let runtime = Runtime::new(folders, devices.clone(), compute, settings);
     Ok(runtime.plan_file(file, question)?)
 }

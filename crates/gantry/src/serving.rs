@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use device::Device;
 use meta::{DeviceId, DeviceKind};
+use residency::Products;
 use runtime::Runtime;
 use runtime::folders::{Folders, Layout};
 use runtime::{PreviewMethod, Settings};
@@ -74,7 +75,9 @@ pub(crate) fn open_runtime(
         Some(id) => machine.registry().get(id)?.id(),
         None => first_accelerator(machine),
     };
-    let settings = Settings { coding: machine.coding(), ..settings };
+    // What is to be exact whatever was asked for stays so.
+    let products = if settings.products == Products::Exact { Products::Exact } else { machine.products() };
+    let settings = Settings { coding: machine.coding(), products, ..settings };
     let mut runtime = Runtime::new(folders, machine.registry().clone(), compute, settings);
     for (key, name, bytes) in demo_model::FILES {
         runtime.offer_embedded(key, name, bytes);

@@ -152,6 +152,7 @@ impl<'a> Claims<'a> {
             bytes: self.checkpoint.entry_bytes(entry),
             companions: Companions::of(self.checkpoint, entry),
             rounds_patches: false,
+            fp8_product: false,
         })
     }
 

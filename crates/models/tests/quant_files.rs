@@ -135,6 +135,7 @@ impl Fixture {
             bytes: self.file.entry_bytes(entry),
             companions: Companions::of(&self.file, entry),
             rounds_patches: false,
+            fp8_product: false,
         })
     }
 

@@ -109,6 +109,15 @@ trait Loader: Send + Sync + 'static {
     fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure>;
 }
 
+/// What a loader says of a diffusion model's weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct WeightType {
+    /// The type that they are cast to; none if they stay as they are.
+    cast: Option<DType>,
+    /// Whether products with weights of 8 bits are of 8 bits, where the device has such.
+    fp8_products: bool,
+}
+
 /// A file and what it is.
 struct Found {
     file: Arc<Checkpoint>,
@@ -140,8 +149,10 @@ impl Found {
     }
 
     /// The diffusion model in it, registered.
-    fn model(&self, runtime: &Runtime, cast: Option<DType>, placing: &Placing) -> Result<Value> {
-        let source = Source::diffusion(&self.file, &self.detected, cast, placing.clone())?;
+    fn model(&self, runtime: &Runtime, as_said: WeightType, placing: &Placing) -> Result<Value> {
+        let WeightType { cast, fp8_products } = as_said;
+        let source = Source::diffusion(&self.file, &self.detected, cast, placing.clone())?
+            .with_products(runtime.products(fp8_products));
         runtime.register(&source)?;
         Ok(Value::object(runtime::Model::new(source)?))
     }

@@ -100,6 +100,7 @@ fn specs(checkpoint: &Checkpoint, entries: &[&Entry]) -> Vec<WeightSpec> {
         bytes: checkpoint.entry_bytes(entry),
         companions: companions(checkpoint, entry),
         rounds_patches: false,
+        fp8_product: false,
     };
     entries.iter().map(spec).collect()
 }

@@ -175,6 +175,7 @@ mod tests {
                 bytes: file.entry_bytes(entry),
                 companions: Companions::default(),
                 rounds_patches: false,
+                fp8_product: false,
             }
         };
         let specs: Vec<WeightSpec> = shapes.map(spec).into();

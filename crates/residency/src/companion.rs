@@ -1,6 +1,6 @@
 //! What stands beside a weight in its file: the scales that make numbers of its codes.
 
-use checkpoint::{Checkpoint, Entry, EntryBytes};
+use checkpoint::{Checkpoint, Entry, EntryBytes, ProductMark};
 use device::Operand;
 use device::op::Scales;
 use meta::{DType, Encoding, Shape};
@@ -28,6 +28,8 @@ pub struct Companions {
     pub tensor_scale: Option<Companion>,
     /// What the input of its layer is multiplied with.
     pub input_factor: Option<Companion>,
+    /// What the file says of its products.
+    pub product: ProductMark,
 }
 
 impl Companions {
@@ -46,6 +48,7 @@ impl Companions {
             scale: checkpoint.scale_of(weight).map(companion),
             tensor_scale: checkpoint.tensor_scale_of(weight).map(companion),
             input_factor: checkpoint.input_factor_of(weight).map(companion),
+            product: weight.product(),
         }
     }
 
@@ -77,7 +80,7 @@ impl WeightSpec {
         let mut at = |index: usize, companion: Option<&Companion>| {
             companion.map(|companion| place(index, companion)).transpose()
         };
-        let mut weight = Weight::new(operand).cut_to(self.shape)?;
+        let mut weight = Weight::new(operand).cut_to(self.shape)?.with_fp8_product(self.fp8_product);
         let tensor = at(1, tensor)?;
         if let Some(scale) = at(0, scale)? {
             weight = weight.with_scales(Scales::new(scale, tensor));

@@ -45,7 +45,7 @@ pub use companion::{Companion, Companions};
 pub use device::Cancel;
 pub use error::{Error, Result};
 pub use free::{FreeFlags, FreeReport, FreeRequest, ModelNote};
-pub use manifest::{BlockSpec, Manifest, ManifestBuilder, WeightSpec};
+pub use manifest::{BlockSpec, Manifest, ManifestBuilder, Products, WeightSpec};
 pub use model::{ModelId, ModelReport};
 pub use pressure::HostPressure;
 pub use profile::{BlockProfile, CopyProfile, StepProfile};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use checkpoint::EntryBytes;
+use checkpoint::{EntryBytes, ProductMark};
 use meta::{DType, Encoding, Shape};
 
 use crate::companion::Companions;
@@ -28,6 +28,33 @@ pub struct WeightSpec {
     pub companions: Companions,
     /// Whether patches are rounded into its 16 bits, even where computing is finer ([`Manifest::rounding_patches`]).
     pub rounds_patches: bool,
+    /// Whether its products may be of 8 bits ([`Manifest::with_products`]).
+    pub fp8_product: bool,
+}
+
+/// Which products round activations to 8 bits, on devices that have such products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Products {
+    /// Those of weights whose file asks for it.
+    #[default]
+    ByFile,
+    /// Those of all weights of 8 bits but the ones whose file forbids it.
+    EightBits,
+    /// None.
+    Exact,
+}
+
+impl Products {
+    /// Whether the products of a weight may be of 8 bits.
+    fn allow(self, weight: &WeightSpec) -> bool {
+        let is_matrix = weight.kept_as == DType::F8E4M3.into() && weight.shape.rank() == 2;
+        is_matrix
+            && match self {
+                Products::ByFile => weight.companions.product == ProductMark::EightBits,
+                Products::EightBits => weight.companions.product != ProductMark::FullPrecision,
+                Products::Exact => false,
+            }
+    }
 }
 
 impl WeightSpec {
@@ -180,6 +207,19 @@ impl Manifest {
     pub fn rounding_patches(mut self) -> Manifest {
         self.weights.iter_mut().for_each(|weight| weight.rounds_patches = true);
         self
+    }
+
+    /// The same model with products of 8 bits where they are asked for. A device that has none of them does exact ones.
+    #[must_use]
+    pub fn with_products(mut self, products: Products) -> Manifest {
+        self.weights.iter_mut().for_each(|weight| weight.fp8_product = products.allow(weight));
+        self
+    }
+
+    /// How many weights have products of 8 bits, and their bytes.
+    pub fn fp8_products(&self) -> (usize, u64) {
+        let weights = self.weights.iter().filter(|weight| weight.fp8_product);
+        weights.fold((0, 0), |(count, bytes), weight| (count + 1, bytes + weight.kept_bytes() as u64))
     }
 
     /// Bytes of the model as it is kept.

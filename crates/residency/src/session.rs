@@ -9,7 +9,7 @@ use checkpoint::EntryBytes;
 use device::Cancel;
 use meta::{DeviceId, DeviceKind};
 use placement::Plan;
-use tensor::{Activation, Lane, Tensor, Weight};
+use tensor::{Activation, AsLayerInput, Lane, Tensor, Weight};
 
 use crate::claim::Reference;
 use crate::manifest::{Layer, Manifest};
@@ -169,35 +169,40 @@ impl Lease<'_> {
     }
 
     /// The linear layer `name`: its weight, its bias if it has one, and what runs beside it.
-    pub fn linear(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+    pub fn linear(&self, name: &str, x: &impl AsLayerInput) -> Result<Tensor> {
         self.linear_then(name, x, None)
     }
 
     /// The linear layer `name`, then an activation.
-    pub fn linear_then(&self, name: &str, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
-        let layer = self.layer(name)?;
+    pub fn linear_then(
+        &self,
+        name: &str,
+        x: &impl AsLayerInput,
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
+        let (x, layer) = (x.as_layer_input(), self.layer(name)?);
         let (stored, bias) = (self.stored_weight(name, layer)?, self.bias(layer)?);
         let bias = bias.as_deref();
         match self.session.patching.patched(layer.weight) {
             None => Ok(x.linear_then(stored, bias, activation)?),
             Some(Patched::Instead(weight)) => Ok(x.linear_then(weight, bias, activation)?),
             Some(Patched::Beside(beside)) => {
-                let y = x.linear(stored, bias)?;
-                beside.add_to(x, &y)?;
+                let y = x.linear_then(stored, bias, None)?;
+                beside.add_to(x.values()?, &y)?;
                 Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
             }
         }
     }
 
     /// The linear layer `name`, some of its outputs here and some there: no copy is needed to take them apart.
-    pub fn linear_in_parts(&self, name: &str, x: &Tensor, parts: &[LinearPart<'_>]) -> Result<()> {
-        let layer = self.layer(name)?;
+    pub fn linear_in_parts(&self, name: &str, x: &impl AsLayerInput, parts: &[LinearPart<'_>]) -> Result<()> {
+        let (x, layer) = (x.as_layer_input(), self.layer(name)?);
         let weight = match self.session.patching.patched(layer.weight) {
             None => self.stored_weight(name, layer)?,
             Some(Patched::Instead(weight)) => weight,
             Some(Patched::Beside(_)) => {
                 // What runs beside a layer is added to all of its outputs.
-                let y = self.linear(name, x)?;
+                let y = self.linear(name, &*x)?;
                 return parts.iter().try_for_each(|part| {
                     let y = y.slice(y.rank() - 1, part.rows.start, part.rows.len())?;
                     Ok(match part.activation {

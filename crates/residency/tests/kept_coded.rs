@@ -46,6 +46,7 @@ fn many_blocks() -> (ScratchDir, Manifest) {
             padded: None,
             companions: residency::Companions::of(&checkpoint, entry),
             rounds_patches: false,
+            fp8_product: false,
             name,
         }
     };

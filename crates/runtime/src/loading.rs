@@ -9,7 +9,7 @@ use device::OutOfMemory;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::Amounts;
-use residency::{Cancel, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
+use residency::{Cancel, LoadOptions, ModelId, Products, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
 use crate::Result;
@@ -30,6 +30,7 @@ pub(crate) struct Identity {
     prefix: String,
     modified: Option<SystemTime>,
     cast: Option<DType>,
+    products: Products,
     /// The model that it has weights of, if it has.
     base: Option<Box<Identity>>,
 }
@@ -279,7 +280,10 @@ impl Runtime {
             known.patches = patches;
         }
         let session = self.residency.open(known.id, cancel)?;
-        self.stats.begin(ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan));
+        self.stats.begin(ModelStats {
+            fp8_products: known.planned.fp8_products,
+            ..ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan)
+        });
         Ok(Opened {
             before: session.stats(),
             session,
@@ -440,6 +444,7 @@ impl Identity {
             prefix: source.part.prefix.clone(),
             modified: source.modified,
             cast: source.cast,
+            products: source.products,
             base: source.base().cloned().map(Box::new),
         }
     }

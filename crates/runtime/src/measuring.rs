@@ -14,7 +14,7 @@ use crate::Result;
 const LONG_ENOUGH: Duration = Duration::from_millis(15);
 /// Calls of one size; the shortest counts.
 const ROUNDS: usize = 3;
-/// Sides of the square matrices that are multiplied.
+/// Sides of the square matrices that are multiplied; multiples of 16, as products of 8 bits want them.
 const MATRIX_SIDES: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 /// Numbers of tokens that attend to each other, in heads of [`HEAD`] values.
 const TOKENS: [usize; 4] = [128, 512, 2048, 4096];
@@ -78,6 +78,9 @@ pub(crate) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
         profile.speeds.extend(points.into_iter().map(point));
     };
     add(WorkKind::Product, lane.dtype(), products(&lane, room)?);
+    if device.description().capabilities.fp8_products.contains(&lane.dtype()) {
+        add(WorkKind::Product, DType::F8E4M3, fp8_products(&lane, room)?);
+    }
     add(WorkKind::Attention, lane.dtype(), attentions(&lane, room)?);
     add(WorkKind::Convolution, lane.dtype(), convolutions(&lane, room)?);
     profile.memory_bytes_per_s = passes(&lane, room)?;
@@ -92,6 +95,17 @@ fn products(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
     grow(MATRIX_SIDES.into_iter().take_while(|side| bytes(side) <= room), |side| {
         let (x, weight) = (values(lane, [side, side])?, weight(lane, [side, side])?);
         let seconds = shortest(lane, || Ok(x.linear(&weight, None)?))?;
+        Ok((2.0 * (side as f64).powi(3), seconds))
+    })
+}
+
+/// The same of products of 8 bits, of codes that are there.
+fn fp8_products(lane: &Lane, room: u64) -> Result<Vec<(f64, f64)>> {
+    let bytes = |side: &usize| (4 * side * side * lane.dtype().bytes()) as u64;
+    grow(MATRIX_SIDES.into_iter().take_while(|side| bytes(side) <= room), |side| {
+        let codes = values(lane, [side, side])?.quantise()?;
+        let weight = Weight::new(values(lane, [side, side])?.cast(DType::F8E4M3)?.operand().clone());
+        let seconds = shortest(lane, || Ok(codes.linear_then(&weight, None, None)?))?;
         Ok((2.0 * (side as f64).powi(3), seconds))
     })
 }

@@ -17,7 +17,7 @@ use models::upscale::{self, Upscaler};
 use models::vae::{self, Autoencoder};
 use models::vision::{self, VisionModel};
 use placement::AllocationText;
-use residency::{Manifest, ModelClaim, Retention};
+use residency::{Manifest, ModelClaim, Products, Retention};
 
 use crate::loading::Identity;
 use crate::{Error, Result};
@@ -154,6 +154,8 @@ pub struct Source {
     pub part: Part,
     /// The type that weights are cast to when they are staged, if `weight_dtype` asks for one.
     pub cast: Option<DType>,
+    /// Which of its products are of 8 bits, where the device has such.
+    pub products: Products,
     /// Where it goes.
     pub placing: Placing,
     /// Where it goes as its loader said it.
@@ -179,6 +181,12 @@ impl Source {
     ) -> Result<Source> {
         let part = found.part(Role::Diffusion, "a diffusion model")?;
         Ok(Source { cast, ..Source::of_part(file, part, placing)? })
+    }
+
+    /// The same network with other products of 8 bits.
+    #[must_use]
+    pub fn with_products(self, products: Products) -> Source {
+        Source { products, ..self }
     }
 
     /// The autoencoder of a file.
@@ -230,6 +238,7 @@ impl Source {
             network: Arc::new(network),
             part: self.part.clone(),
             cast: self.cast,
+            products: self.products,
             placing: self.placing.clone(),
             said: self.said.clone(),
             modified: self.modified,
@@ -281,6 +290,7 @@ impl Source {
             network: Arc::clone(&self.network),
             part: self.part.clone(),
             cast: self.cast,
+            products: self.products,
             placing,
             said: self.said.clone(),
             modified: self.modified,
@@ -348,6 +358,7 @@ impl Source {
             network: Arc::new(network),
             part: part.clone(),
             cast: None,
+            products: Products::Exact,
             said: placing.clone(),
             placing,
             modified: crate::runtime::modified(file.path()),
@@ -390,6 +401,7 @@ impl Source {
             Some(dtype) if !scaled() => manifest.kept_as(dtype).map_err(|error| self.cannot_cast(error))?,
             _ => manifest,
         };
+        let manifest = manifest.with_products(self.products);
         Ok(if matches!(*self.network, Network::Text(_)) { manifest.rounding_patches() } else { manifest })
     }
 

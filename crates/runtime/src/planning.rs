@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use device::Device;
-use meta::{DType, DeviceId, DeviceKind};
+use meta::{ByteSize, DType, DeviceId, DeviceKind};
 use placement::{
     Coding, CodingPolicy, DeviceSpec, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest,
     Prediction,
@@ -33,6 +33,8 @@ pub struct Planned {
     pub footprints: HashMap<DeviceId, Arc<Footprint>>,
     /// The name under which times are learnt.
     pub workload: String,
+    /// How many weights have products of 8 bits where the model computes.
+    pub fp8_products: usize,
     pub(crate) request: PlanRequest,
     outside_s: f64,
 }
@@ -116,7 +118,9 @@ impl Runtime {
             Some(work) => self.footprints(source, manifest, work, (dtype, &profile))?,
         };
         let work = demand.work.cloned().unwrap_or(Work::Text { chunks: 0, tokens: 0 });
-        let family = format!("{} {} {dtype} ", manifest.family(), stored_as(manifest));
+        let (fp8_products, fp8_bytes) = self.fp8_products(source, manifest, dtype)?;
+        let how = if fp8_products > 0 { "with 8-bit products " } else { "" };
+        let family = format!("{} {} {dtype} {how}", manifest.family(), stored_as(manifest));
         let workload = format!("{family}{}", work.name());
         let corrected = |id: DeviceId| {
             let seconds = footprints.get(&id).map_or(0.0, |footprint| footprint.seconds());
@@ -156,7 +160,21 @@ impl Runtime {
             self.coding(source, manifest, profiling::of(&profile, compute).decode_bytes_per_s)?;
         let mut plan = placement::plan(&request)?;
         plan.prediction.seconds_per_step += outside_s;
-        Ok(Planned { plan, work, dtype, footprints, workload, request, outside_s })
+        if fp8_products > 0 {
+            plan.notes.push(format!(
+                "8-bit products with {fp8_products} weights of {}: activations are rounded to fp8 row by row; --exact turns \
+                 that off",
+                ByteSize(fp8_bytes)
+            ));
+        }
+        Ok(Planned { plan, work, dtype, footprints, workload, fp8_products, request, outside_s })
+    }
+
+    /// How many weights of a network have products of 8 bits where it computes, and their bytes.
+    fn fp8_products(&self, source: &Source, manifest: &Manifest, dtype: DType) -> Result<(usize, u64)> {
+        let device = self.devices.get(source.placing.compute)?.description();
+        let has = device.capabilities.fp8_products.contains(&dtype);
+        Ok(if has { manifest.fp8_products() } else { (0, 0) })
     }
 
     /// Whether a plan for a network may use a device: those of other workers only if the user names them.

@@ -110,6 +110,10 @@ impl Runtime {
             eject_others: false,
         };
         let source = network_of(file, &detect(file), question.part, placing)?;
+        let source = match *source.network {
+            Network::Diffusion(..) => source.with_products(self.products(false)),
+            _ => source,
+        };
         let work = source.network.usual_work(size_of(&source.network, question)?);
         Ok(self.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] })?.plan)
     }

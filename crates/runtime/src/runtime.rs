@@ -9,7 +9,7 @@ use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use meta::{DType, DeviceId};
 use placement::CodingPolicy;
-use residency::Residency;
+use residency::{Products, Residency};
 
 use crate::host::Host;
 use crate::{Error, Folders, KeptPictures, ModelStats, OutputStore, Result};
@@ -73,6 +73,8 @@ pub struct Settings {
     pub workers: Vec<DeviceId>,
     /// Which of the blocks that stream from host memory travel losslessly coded.
     pub coding: CodingPolicy,
+    /// Which products of diffusion models are of 8 bits, where loaders say nothing else.
+    pub products: Products,
 }
 
 /// How previews are made.
@@ -173,6 +175,15 @@ impl Runtime {
         });
         files.insert(path.to_owned(), OpenFile { modified: now, file: Arc::downgrade(&file) });
         Ok(file)
+    }
+
+    /// Which products of a diffusion model are of 8 bits, whose loader asks for them or does not.
+    #[must_use]
+    pub fn products(&self, asked: bool) -> Products {
+        match self.settings.products {
+            Products::ByFile if asked => Products::EightBits,
+            said => said,
+        }
     }
 
     /// The names of the machine's devices, `cpu` first.

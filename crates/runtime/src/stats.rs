@@ -26,6 +26,8 @@ pub struct ModelStats {
     pub family: String,
     /// Where it computes.
     pub compute: DeviceId,
+    /// How many of its weights have products of 8 bits; 0 if all are exact.
+    pub fp8_products: usize,
     /// Seconds that one step was predicted to take.
     pub predicted_s: f64,
     /// Seconds that one took, the median of the last run.
@@ -52,6 +54,7 @@ impl ModelStats {
             name,
             family,
             compute: plan.compute,
+            fp8_products: 0,
             predicted_s: plan.prediction.seconds_per_step,
             measured_s: 0.0,
             last_s: 0.0,

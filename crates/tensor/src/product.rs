@@ -1,10 +1,10 @@
 //! Products: linear layers, matrix products, attention, rotary positions, embeddings.
 
 use device::Result;
-use device::op::{Attention, AttentionMask, Embedding, Linear, Matmul, NormedRope, Rope, RopeLayout};
+use device::op::{Attention, AttentionMask, Embedding, Matmul, NormedRope, Rope, RopeLayout};
 use meta::Shape;
 
-use crate::{Activation, Lane, Tensor, Weight};
+use crate::{Activation, Lane, LayerInput, Tensor, Weight};
 
 /// What a query may see.
 #[derive(Clone, Debug)]
@@ -30,14 +30,7 @@ impl Tensor {
         bias: Option<&Weight>,
         activation: Option<Activation>,
     ) -> Result<Tensor> {
-        let width = weight.dims().first().copied().unwrap_or(0);
-        let shape = match self.rank() {
-            0 => Shape::scalar(),
-            rank => self.shape().with(rank - 1, width),
-        };
-        let out = self.lane().empty_as(self.dtype(), shape)?;
-        self.linear_into(weight, bias, activation, &out)?;
-        Ok(out)
+        LayerInput::new(self.clone()).linear_then(weight, bias, activation)
     }
 
     /// As [`Tensor::linear_then`], written into a view of another tensor, such as a part of it.
@@ -48,21 +41,7 @@ impl Tensor {
         activation: Option<Activation>,
         out: &Tensor,
     ) -> Result<()> {
-        let rows = match weight.input_factor() {
-            Some(factor) => {
-                self.mul(&Tensor::new(factor.clone(), self.lane().clone()).cast(self.dtype())?)?
-            }
-            None if self.operand().has_packed_rows() => self.clone(),
-            None => self.contiguous()?,
-        };
-        self.lane().launch(Linear {
-            x: rows.operand().clone(),
-            weight: weight.operand().clone(),
-            scales: weight.scales().cloned(),
-            bias: bias.map(|b| b.operand().clone()),
-            activation,
-            out: out.operand().clone(),
-        })
+        LayerInput::new(self.clone()).linear_into(weight, bias, activation, out)
     }
 
     /// `alpha · self · other` over the last two dimensions; leading dimensions repeat.

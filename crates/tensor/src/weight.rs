@@ -15,12 +15,14 @@ pub struct Weight {
     scales: Option<Scales>,
     /// What the input of its layer is multiplied with, one number for each column.
     input_factor: Option<Operand>,
+    /// Whether products with it may be of 8 bits, where it and the device allow that.
+    fp8_product: bool,
 }
 
 impl Weight {
     /// A parameter as it lies in a buffer.
     pub fn new(operand: Operand) -> Weight {
-        Weight { shape: *operand.shape(), operand, scales: None, input_factor: None }
+        Weight { shape: *operand.shape(), operand, scales: None, input_factor: None, fp8_product: false }
     }
 
     /// The whole of a buffer as a parameter.
@@ -50,7 +52,8 @@ impl Weight {
         let encoding = operand.encoding();
         let scales = self.scales.as_ref().map(|scales| scales.rows(encoding, &rows)).transpose()?;
         let input_factor = self.input_factor.clone();
-        Ok(Weight { operand, shape: self.shape.with(0, rows.len()), scales, input_factor })
+        let (shape, fp8_product) = (self.shape.with(0, rows.len()), self.fp8_product);
+        Ok(Weight { operand, shape, scales, input_factor, fp8_product })
     }
 
     /// The same parameter with one f32 that multiplies it.
@@ -74,6 +77,16 @@ impl Weight {
     /// The same parameter of a layer whose input is multiplied first, column by column.
     pub fn with_input_factor(self, factor: Operand) -> Weight {
         Weight { input_factor: Some(factor), ..self }
+    }
+
+    /// The same parameter of a layer whose products may be of 8 bits.
+    pub fn with_fp8_product(self, fp8_product: bool) -> Weight {
+        Weight { fp8_product, ..self }
+    }
+
+    /// Whether products with it may be of 8 bits, where it and the device allow that.
+    pub fn has_fp8_product(&self) -> bool {
+        self.fp8_product
     }
 
     /// Where the values are.

@@ -75,19 +75,18 @@ pub(crate) fn modulated_norm(call: &op::ModulatedNorm, access: &Access<'_>) -> R
     in_tasks(rows.count(), n, |range| {
         for row in range {
             let at = |operand: usize| rows.position(operand, row)..rows.position(operand, row) + n;
-            let x = &x[at(1)];
-            dispatch(Row {
-                x,
-                scale: Scale::of(&moments_in_pieces(x), call.eps),
-                more: 1.0,
-                weight: &scales[at(2)],
-                bias: &shifts[at(3)],
-                // SAFETY: the rows of an output that does not repeat are distinct parts of it.
-                out: unsafe { target.part(rows.position(0, row), n) },
-            });
+            // SAFETY: the rows of an output that does not repeat are distinct parts of it.
+            let out = unsafe { target.part(rows.position(0, row), n) };
+            modulate_row(&x[at(1)], [&scales[at(2)], &shifts[at(3)]], call.eps, out);
         }
     });
     Ok(())
+}
+
+/// One row with mean 0 and variance 1, then scaled by one more than `scale` and shifted.
+pub(super) fn modulate_row(x: &[f32], [scale, shift]: [&[f32]; 2], eps: f32, out: &mut [f32]) {
+    let moments = Scale::of(&moments_in_pieces(x), eps);
+    dispatch(Row { x, scale: moments, more: 1.0, weight: scale, bias: shift, out });
 }
 
 /// Root mean square 1 over one dimension, then scale.

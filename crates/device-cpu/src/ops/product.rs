@@ -26,27 +26,47 @@ pub(crate) fn linear(call: &op::Linear, access: &Access<'_>) -> Result<()> {
         Some(scales) if scaled.is_none() => parameter(&scales.values, access)?[0],
         _ => 1.0,
     };
-    let out = access.output::<f32>(&call.out)?.as_mut_ptr();
     let bias = bias.as_deref().map_or(Bias::None, Bias::Columns);
     let epilogue = Epilogue { scale, bias, activation: call.activation };
-    let lead = call.x.rank() - 1;
-    let strides = [&call.x.strides()[..lead], &call.out.strides()[..lead]];
-    let runs = Runs::new(&call.x.dims()[..lead], strides);
-    for index in 0..runs.count() {
-        let [x_start, out_start] = runs.start(index);
-        let (rows, [stride, out_stride]) = (runs.rows, runs.strides);
-        // SAFETY: the output's rows lie inside its slice, and runs have rows of their own.
-        let target = unsafe { Target::new(out.add(out_start), out_stride, 0) };
-        // A weight without values leaves nothing to slice from.
-        let values = x.get(x_start..).unwrap_or_default();
-        if rows <= FEW_ROWS && depth > 0 {
-            FewRows { values, stride, rows, weight, columns, depth, epilogue }.run(target);
-        } else {
-            let left = &Strided::new(values, stride, 1);
-            Product { rows, images: 1, columns, depth, left, right: &weight, epilogue }.run(target);
+    let strides = &call.x.strides()[..call.x.rank() - 1];
+    Layer { values: x, strides, weight, depth, columns, epilogue }.run(&call.out, access)
+}
+
+/// Rows of values times a stored weight.
+pub(super) struct Layer<'a> {
+    pub(super) values: &'a [f32],
+    /// Of the values, for each leading dimension of the output.
+    pub(super) strides: &'a [usize],
+    pub(super) weight: Stored<'a>,
+    /// Values of a row, and how many a row of the output has.
+    pub(super) depth: usize,
+    pub(super) columns: usize,
+    pub(super) epilogue: Epilogue<'a>,
+}
+
+impl Layer<'_> {
+    /// Writes the products to the output of a call.
+    pub(super) fn run(self, to: &Operand, access: &Access<'_>) -> Result<()> {
+        let Layer { values: x, strides, weight, depth, columns, epilogue } = self;
+        let out = access.output::<f32>(to)?.as_mut_ptr();
+        let lead = to.rank() - 1;
+        let runs = Runs::new(&to.dims()[..lead], [strides, &to.strides()[..lead]]);
+        for index in 0..runs.count() {
+            let [x_start, out_start] = runs.start(index);
+            let (rows, [stride, out_stride]) = (runs.rows, runs.strides);
+            // SAFETY: the output's rows lie inside its slice, and runs have rows of their own.
+            let target = unsafe { Target::new(out.add(out_start), out_stride, 0) };
+            // A weight without values leaves nothing to slice from.
+            let values = x.get(x_start..).unwrap_or_default();
+            if rows <= FEW_ROWS && depth > 0 {
+                FewRows { values, stride, rows, weight, columns, depth, epilogue }.run(target);
+            } else {
+                let left = &Strided::new(values, stride, 1);
+                Product { rows, images: 1, columns, depth, left, right: &weight, epilogue }.run(target);
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// `alpha · a · b` for every index of the leading dimensions, or that added to the output.
@@ -116,7 +136,7 @@ fn add_matmul(call: &op::Matmul, access: &Access<'_>) -> Result<()> {
 }
 
 /// The strides of these dimensions before rows of so many values, all one after the other.
-fn packed_strides(dims: &[usize], columns: usize) -> Vec<usize> {
+pub(super) fn packed_strides(dims: &[usize], columns: usize) -> Vec<usize> {
     let mut strides = vec![columns; dims.len()];
     for axis in (1..dims.len()).rev() {
         strides[axis - 1] = strides[axis] * dims[axis];

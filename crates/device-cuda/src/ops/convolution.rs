@@ -181,6 +181,7 @@ impl Plan {
         };
         Product {
             dtype,
+            codes: None,
             rows: positions as u64,
             columns: self.out_per_group as u64,
             inner: self.rows() as u64,
@@ -259,6 +260,7 @@ fn multiply_input(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, weig
             b: weight,
             d: out + (image * plan.channels_out() * plan.positions * dtype.bytes()) as u64,
             bias: 0,
+            scales: [0; 2],
             alpha: 1.0,
             beta: 0.0,
         };
@@ -306,6 +308,7 @@ fn multiply_windows(call: &op::Convolution, plan: &Plan, launch: &Launch<'_>, we
                 b: weight,
                 d: to + (first * dtype.bytes()) as u64,
                 bias: 0,
+                scales: [0; 2],
                 alpha: 1.0,
                 beta: 0.0,
             };

@@ -8,14 +8,14 @@ use device::{Error, Operand, Result};
 use meta::{DType, Encoding, MAX_RANK};
 
 use super::scaled::Coded;
-use super::{elementwise, held, layout, unpack};
+use super::{elementwise, held, layout, quantised, unpack};
 use crate::blas::{Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::kernel::{Args, KernelFile, Launch};
 
 /// The most temporary memory that unpacked weights and convolution windows take.
 pub(crate) const SCRATCH_LIMIT: usize = 256 << 20;
 /// Alignment of the bias that every algorithm can read.
-const BIAS_ALIGNMENT: usize = 16;
+pub(super) const BIAS_ALIGNMENT: usize = 16;
 
 /// `activation(x · weightᵀ · scale + bias)`.
 pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
@@ -23,6 +23,9 @@ pub(crate) fn linear(call: &op::Linear, launch: &Launch<'_>) -> Result<()> {
     let (n, k) = (call.weight.dim(0), call.x.shape().last());
     if k == 0 {
         return Err(unsupported(launch, "linear", "the weight has no columns"));
+    }
+    if quantised::few_rows(call, launch)? {
+        return Ok(());
     }
     let bias = call.bias.as_ref().map(|bias| readable_bias(launch, bias, dtype)).transpose()?;
     let rows = Rows::of(launch, &call.x, &call.out)?;
@@ -155,6 +158,7 @@ impl Part<'_> {
             |transposed, leading: usize| Matrix { transposed, leading: leading as i64, batch_stride: 0 };
         let product = Product {
             dtype,
+            codes: None,
             rows: n as u64,
             columns: rows.count as u64,
             inner: self.k as u64,
@@ -170,6 +174,7 @@ impl Part<'_> {
             b: x + (x_start * dtype.bytes()) as u64,
             d: out + (out_start * dtype.bytes()) as u64,
             bias: self.bias.unwrap_or(0),
+            scales: [0; 2],
             alpha: 1.0,
             beta: 0.0,
         };
@@ -208,12 +213,12 @@ impl Part<'_> {
 }
 
 /// Whether an activation is part of the product.
-fn is_fused(activation: Activation) -> bool {
+pub(super) fn is_fused(activation: Activation) -> bool {
     matches!(activation, Activation::GeluTanh | Activation::Relu)
 }
 
 /// What the product does besides multiplying.
-fn fused(bias: bool, activation: Option<Activation>) -> Epilogue {
+pub(super) fn fused(bias: bool, activation: Option<Activation>) -> Epilogue {
     match (activation, bias) {
         (Some(Activation::GeluTanh), true) => Epilogue::GeluTanhBias,
         (Some(Activation::GeluTanh), false) => Epilogue::GeluTanh,
@@ -320,6 +325,7 @@ pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
     };
     let product = Product {
         dtype,
+        codes: None,
         rows: n as u64,
         columns: m as u64,
         inner: k as u64,
@@ -333,7 +339,8 @@ pub(crate) fn matmul(call: &op::Matmul, launch: &Launch<'_>) -> Result<()> {
     let beta = if call.accumulate { 1.0 } else { 0.0 };
     for offsets in batches.outer() {
         let at = |i: usize| bases[i] + (offsets[i] * dtype.bytes()) as u64;
-        let places = Places { a: at(0), b: at(1), d: at(2), bias: 0, alpha: call.alpha, beta };
+        let places =
+            Places { a: at(0), b: at(1), d: at(2), bias: 0, scales: [0; 2], alpha: call.alpha, beta };
         launch.runtime.blas.run(launch, &product, &places)?;
     }
     Ok(())
@@ -399,7 +406,7 @@ fn usable_side(
 
 /// The leading dimensions of three operands, merged where all three step evenly.
 #[derive(Debug, PartialEq, Eq)]
-struct Batches {
+pub(super) struct Batches {
     rank: usize,
     /// Size and the strides of each operand, innermost first.
     dims: [(usize, [usize; 3]); MAX_RANK],
@@ -417,7 +424,7 @@ impl Batches {
         Batches::merged((0..x.rank() - 1).map(|i| (x.dim(i), [x.strides()[i], out.strides()[i], 0])))
     }
 
-    fn merged(dims: impl DoubleEndedIterator<Item = (usize, [usize; 3])>) -> Batches {
+    pub(super) fn merged(dims: impl DoubleEndedIterator<Item = (usize, [usize; 3])>) -> Batches {
         let mut merged = Batches { rank: 0, dims: [(1, [0; 3]); MAX_RANK] };
         for (size, strides) in dims.rev().filter(|(size, _)| *size != 1) {
             match merged.dims[..merged.rank].last_mut() {
@@ -432,7 +439,7 @@ impl Batches {
     }
 
     /// The innermost dimension, which one call does.
-    fn inner(&self) -> (usize, [usize; 3]) {
+    pub(super) fn inner(&self) -> (usize, [usize; 3]) {
         self.dims[0]
     }
 
@@ -443,7 +450,7 @@ impl Batches {
     }
 
     /// Offsets of every index of the others.
-    fn outer(&self) -> Vec<[usize; 3]> {
+    pub(super) fn outer(&self) -> Vec<[usize; 3]> {
         let mut offsets = vec![[0; 3]];
         for (size, strides) in self.dims[..self.rank].iter().skip(1).rev() {
             offsets = offsets

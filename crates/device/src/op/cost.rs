@@ -22,7 +22,7 @@ pub enum WorkKind {
 pub struct OpCost {
     /// What limits it.
     pub kind: WorkKind,
-    /// The type it computes in: that of its activations.
+    /// The type it computes in: that of its activations, or of the codes that they were rounded to.
     pub dtype: DType,
     /// Additions and multiplications.
     pub flops: u64,
@@ -34,13 +34,16 @@ impl OpCall {
     /// The work of the call.
     pub fn cost(&self) -> OpCost {
         let kind = match self {
-            OpCall::Linear(_) | OpCall::Matmul(_) => WorkKind::Product,
+            OpCall::Linear(_) | OpCall::QuantisedLinear(_) | OpCall::Matmul(_) => WorkKind::Product,
             OpCall::Attention(_) => WorkKind::Attention,
             OpCall::Convolution(_) => WorkKind::Convolution,
             _ => WorkKind::Memory,
         };
-        // Outputs are never quantised.
-        let dtype = self.output().dtype().unwrap_or(DType::F32);
+        let dtype = match self {
+            OpCall::QuantisedLinear(_) => DType::F8E4M3,
+            // Outputs are never quantised.
+            _ => self.output().dtype().unwrap_or(DType::F32),
+        };
         OpCost { kind, dtype, flops: self.flops(), bytes: self.bytes() }
     }
 }

@@ -16,8 +16,10 @@ pub(super) fn run(
     cancel: &Cancel,
 ) -> Result<()> {
     let out = call.output();
-    let conversion =
-        matches!(call, OpCall::Copy(_) | OpCall::Unpack(_) | OpCall::Encode(_) | OpCall::Decode(_));
+    let conversion = matches!(
+        call,
+        OpCall::Copy(_) | OpCall::Unpack(_) | OpCall::Encode(_) | OpCall::Decode(_) | OpCall::QuantiseRows(_)
+    );
     if conversion || out.dtype() != Some(dtype) {
         return executor.run(call, cancel);
     }

@@ -24,6 +24,7 @@ pub(crate) fn load(residency: &Residency, models: &[(&str, Retention)]) -> Scrat
             padded: None,
             companions: residency::Companions::default(),
             rounds_patches: false,
+            fp8_product: false,
             name: "w".to_owned(),
         };
         let manifest = Manifest::builder(*name, "test").block("block", false, vec![weight]).finish().unwrap();

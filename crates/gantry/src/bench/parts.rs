@@ -19,7 +19,7 @@ use models::detect::{Role, detect};
 use models::text::{EncodeOptions, PromptOptions, Symbol, TextModel, Token, Tokens};
 use models::vae::{Autoencoder, kl::Kl};
 use placement::AllocationText;
-use residency::{Cancel, LoadOptions, Residency, Session};
+use residency::{Cancel, LoadOptions, Products, Residency, Session};
 use runtime::PlanQuestion;
 use serde::Serialize;
 use tensor::{Lane, Tensor};
@@ -293,7 +293,7 @@ impl Opened {
     ) -> Result<Opened> {
         let manifest = network.manifest(file)?;
         let lane = Lane::choose(devices.get(compute)?, network.activations())?;
-        let plan = plan_file(devices, compute, file, question)?;
+        let plan = plan_file((devices, compute), file, Products::Exact, question)?;
         let planned_bytes = plan.device(compute).map_or(0, placement::DeviceUse::total_bytes);
         let streamed_bytes = plan.streamed_bytes();
         let residency = Residency::new(devices.clone());

@@ -105,6 +105,7 @@ fn simulated() -> Result<Report> {
         link_bytes_per_s: link,
         flops_per_s: Some(rate),
         activation: None,
+        fp8_products: false,
     });
     let device = devices.get(DeviceId::sim(0))?;
     let bench = Streaming { model: &model, devices: &devices, compute: device.id(), link, rate: Some(rate) };
@@ -261,7 +262,13 @@ fn plan(
 /// Loads, runs and frees a model of a gigabyte, half of it streamed.
 fn memory() -> Result<MemoryRow> {
     let model = Model::write(16, 2048, 8192, 1)?;
-    let spec = SimSpec { memory: 4 << 30, link_bytes_per_s: 50e9, flops_per_s: None, activation: None };
+    let spec = SimSpec {
+        memory: 4 << 30,
+        link_bytes_per_s: 50e9,
+        flops_per_s: None,
+        activation: None,
+        fp8_products: false,
+    };
     let residency = Residency::new(machine_of(spec));
     let fresh = resident_bytes()?;
     let (mut first, mut last, mut loaded, mut bytes) = (0, 0, 0, 0);

@@ -430,6 +430,7 @@ impl Report {
             "host before",
             "host after",
             "same bits",
+            "8-bit error",
         ];
         let mut table = Table::new(&head);
         let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
@@ -458,6 +459,7 @@ impl Report {
                     Some(true) => "yes",
                     Some(false) => "NO",
                 },
+                &or_dash(row.error_of_products.map(|error| format!("{error:.1e}"))),
             ]);
         }
         table

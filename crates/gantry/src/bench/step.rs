@@ -20,7 +20,7 @@ use models::conditioning::{Array, Cond, CondShape, Conditioned, Scene};
 use models::detect::{Reader, Role, detect};
 use models::diffusion::{Diffusion, DiffusionFamily, DiffusionRun, Evaluation, ReleasedModel};
 use placement::{AllocationText, Plan};
-use residency::{Cancel, LoadOptions, Residency, Session};
+use residency::{Cancel, LoadOptions, Products, Residency, Session};
 use runtime::PlanQuestion;
 use sampling::{LatentShape, LatentSpec};
 use serde::Serialize;
@@ -148,7 +148,11 @@ struct Row {
     predicted_s: f64,
     peak_bytes: u64,
     planned_bytes: u64,
-    /// Whether the result has the same bits as the resident one.
+    /// Whether products with weights of fp8 were of 8 bits.
+    fp8_products: bool,
+    /// Where they were: how far the result of the step is from that with exact products.
+    error_of_products: Option<f64>,
+    /// Whether the result has the same bits as the resident one of the same products.
     identical: bool,
 }
 
@@ -203,6 +207,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             evaluations: evaluations(released),
             link,
             peer,
+            products: Products::Exact,
             profiles: args.profile.as_deref().map(|folder| (folder, format)),
         };
         let floor = Floor::of(device, machine.cpu(), &path, &bench)?;
@@ -424,6 +429,8 @@ struct Bench<'a> {
     /// Another device of the same kind, such as the second of two logical ones on one card, and the bytes per second
     /// that come from there.
     peer: Option<(DeviceId, f64)>,
+    /// Which products are of 8 bits.
+    products: Products,
     /// Where profiles go, and how the name of their files begins.
     profiles: Option<(&'a Path, &'a str)>,
 }
@@ -435,6 +442,8 @@ struct Measured {
     first_step_s: f64,
     step_s: f64,
     peak_bytes: u64,
+    /// How many weights had products of 8 bits.
+    fp8_products: usize,
     output: Vec<f32>,
 }
 
@@ -450,6 +459,7 @@ impl<'a> Bench<'a> {
             evaluations: 1,
             link: 1e10,
             peer: None,
+            products: Products::Exact,
             profiles: None,
         }
     }
@@ -457,7 +467,7 @@ impl<'a> Bench<'a> {
     fn load(&self, text: &str) -> Result<(Plan, Loaded)> {
         let checkpoint = Arc::new(Checkpoint::open(self.path)?);
         let model = read_model(&checkpoint)?;
-        let manifest = model.manifest(&checkpoint)?;
+        let manifest = model.manifest(&checkpoint)?.with_products(self.products);
         let lane = Lane::choose(self.devices.get(self.compute)?, model.activations())?;
         let question = PlanQuestion {
             allocation: AllocationText::parse(text)?,
@@ -467,7 +477,7 @@ impl<'a> Bench<'a> {
             cfg: self.evaluations > 1,
             ..PlanQuestion::default()
         };
-        let plan = plan_file(self.devices, self.compute, &checkpoint, &question)?;
+        let plan = plan_file((self.devices, self.compute), &checkpoint, self.products, &question)?;
         let residency = Residency::new(self.devices.clone());
         let options = LoadOptions { dtype: Some(lane.dtype()), ..LoadOptions::default() };
         let id = residency.load(manifest, plan.clone(), options)?;
@@ -509,7 +519,31 @@ impl<'a> Bench<'a> {
                 rows.push(self.row((&text, percent), &measured, &resident, floor));
             }
         }
+        rows.extend(self.rows_of_8_bits(&resident, floor)?);
         Ok(rows)
+    }
+
+    /// The same with products of 8 bits, where the device has some for this model: resident and streamed.
+    fn rows_of_8_bits(&self, exact: &Measured, floor: &Floor) -> Result<Vec<Row>> {
+        if self.products == Products::EightBits || floor.fp8_seconds.is_none() {
+            return Ok(Vec::new());
+        }
+        let profiles = self.profiles.map(|(folder, _)| (folder, "8-bit-products"));
+        let bench = Bench { products: Products::EightBits, profiles, ..*self };
+        let resident = bench.measure("")?;
+        if resident.fp8_products == 0 {
+            return Ok(Vec::new());
+        }
+        let text = format!("{},0%;cpu,100%", self.compute);
+        let streamed = bench.measure(&text)?;
+        let rows = [(("", 0), &resident), ((text.as_str(), 100), &streamed)];
+        Ok(rows
+            .into_iter()
+            .map(|(what, measured)| {
+                let error = relative_error(&measured.output, &exact.output);
+                Row { error_of_products: Some(error), ..bench.row(what, measured, &resident, floor) }
+            })
+            .collect())
     }
 
     fn measure(&self, text: &str) -> Result<Measured> {
@@ -542,6 +576,7 @@ impl<'a> Bench<'a> {
             first_step_s,
             step_s: times[STEPS / 2],
             peak_bytes: self.card.map_or(ledger.report().peak, CudaBackend::take_peak_bytes),
+            fp8_products: loaded.session.manifest().fp8_products().0,
             output,
         })
     }
@@ -568,6 +603,7 @@ impl<'a> Bench<'a> {
         let streamed_bytes = measured.plan.streamed_bytes();
         let is_resident = std::ptr::eq(measured, resident);
         let bound_s = match is_resident {
+            true if measured.fp8_products > 0 => floor.fp8_seconds.unwrap_or(floor.seconds),
             true => floor.seconds,
             false => resident.step_s.max(streamed_bytes as f64 / self.link),
         };
@@ -583,6 +619,8 @@ impl<'a> Bench<'a> {
             predicted_s: measured.plan.prediction.seconds_per_step,
             peak_bytes: measured.peak_bytes,
             planned_bytes: measured.plan.device(self.compute).map_or(0, placement::DeviceUse::total_bytes),
+            fp8_products: measured.fp8_products > 0,
+            error_of_products: None,
             identical: measured.output == resident.output,
         }
     }
@@ -602,6 +640,7 @@ impl Report {
             "predicted ms",
             "peak",
             "planned",
+            "8-bit error",
             "same bits",
         ];
         let mut table = Table::new(&head);
@@ -621,6 +660,7 @@ impl Report {
                 &ms(row.predicted_s),
                 &ByteSize(row.peak_bytes).to_string(),
                 &ByteSize(row.planned_bytes).to_string(),
+                &row.error_of_products.map_or("-".to_owned(), |error| format!("{error:.1e}")),
                 if row.identical { "yes" } else { "NO" },
             ]);
         }

@@ -80,7 +80,6 @@ const UNUSED: &[Unused] = &[
     },
     bare("--disable-smart-memory", MEMORY),
     bare("--deterministic", "results are the same every time"),
-    Unused { flag: "--fast", values: Values::Many, here: "nothing is traded for precision" },
     bare("--disable-pinned-memory", MEMORY),
     bare("--mmap-torch-files", "every file is mapped"),
     bare("--disable-mmap", "files are mapped"),
@@ -114,6 +113,22 @@ const UNUSED: &[Unused] = &[
     bare("--multi-user", "there is one user"),
 ];
 
+/// ComfyUI's flag with which all that follows it is traded for speed, or everything if nothing follows.
+const FAST: &str = "--fast";
+/// What of it there is here.
+const KNOWN_FAST: &str = "fp8_matrix_mult";
+
+/// What of `--fast` and what follows it is done here, and a line on the rest.
+fn known_fast(asked: &[String], kept: &mut Vec<OsString>, notes: &mut Vec<String>) {
+    if asked.is_empty() || asked.iter().any(|way| way == KNOWN_FAST) {
+        kept.extend([FAST, KNOWN_FAST].map(OsString::from));
+    }
+    let others: Vec<&str> = asked.iter().map(String::as_str).filter(|way| *way != KNOWN_FAST).collect();
+    if !others.is_empty() {
+        notes.push(format!("{FAST} {} does nothing here: {KNOWN_FAST} does", others.join(" ")));
+    }
+}
+
 /// The command line without those flags if it is `serve`'s, and a line for each that was there.
 pub(crate) fn without_unused(args: impl Iterator<Item = OsString>) -> (Vec<OsString>, Vec<String>) {
     let args: Vec<OsString> = args.collect();
@@ -125,6 +140,16 @@ pub(crate) fn without_unused(args: impl Iterator<Item = OsString>) -> (Vec<OsStr
     while let Some(arg) = rest.next() {
         let text = arg.to_string_lossy().into_owned();
         let (name, has_value) = text.split_once('=').map_or((text.as_str(), false), |(name, _)| (name, true));
+        if name == FAST {
+            let mut asked: Vec<String> =
+                text.split_once('=').map(|(_, way)| way.to_owned()).into_iter().collect();
+            while !has_value && let Some(way) = rest.next_if(|next| !next.to_string_lossy().starts_with('-'))
+            {
+                asked.push(way.to_string_lossy().into_owned());
+            }
+            known_fast(&asked, &mut kept, &mut notes);
+            continue;
+        }
         let Some(unused) = UNUSED.iter().find(|unused| unused.flag == name) else {
             kept.push(arg);
             continue;
@@ -160,6 +185,11 @@ mod tests {
         assert_eq!(cut("gantry serve --lowvram --port 1"), ("gantry serve --port 1".into(), 1));
         assert_eq!(cut("gantry serve --reserve-vram 2 --cpu"), ("gantry serve --cpu".into(), 1));
         assert_eq!(cut("gantry serve --fast fp16 cublas --port 1"), ("gantry serve --port 1".into(), 1));
+        let fast = "gantry serve --fast fp8_matrix_mult --port 1";
+        assert_eq!(cut(fast), (fast.into(), 0));
+        assert_eq!(cut("gantry serve --fast --port 1"), (fast.into(), 0), "alone it means all ways");
+        assert_eq!(cut("gantry serve --fast autotune fp8_matrix_mult --port 1"), (fast.into(), 1));
+        assert_eq!(cut("gantry serve --fast=fp8_matrix_mult --port 1"), (fast.into(), 0));
         assert_eq!(cut("gantry serve --async-offload --port=1"), ("gantry serve --port=1".into(), 1));
         assert_eq!(cut("gantry serve --reserve-vram=2 --port 1"), ("gantry serve --port 1".into(), 1));
         assert_eq!(

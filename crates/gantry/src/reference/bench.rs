@@ -14,7 +14,7 @@ use graph::{
 use meta::DType;
 use nodes::value::{Conditioning, Image, LatentImage, Mask, Sigmas};
 use placement::{BlockMode, BlockPlan};
-use residency::{FreeRequest, ModelReport};
+use residency::{FreeRequest, ModelReport, Products};
 use runtime::Settings;
 use runtime::{Folders, Runtime};
 
@@ -45,8 +45,13 @@ impl Bench {
         (folders, profile_file): (Folders, PathBuf),
         dtype: DType,
     ) -> Result<Bench> {
-        let settings =
-            Settings { profile_file: Some(profile_file), activations: Some(dtype), ..Settings::default() };
+        let settings = Settings {
+            profile_file: Some(profile_file),
+            activations: Some(dtype),
+            // Reference values are of exact products.
+            products: Products::Exact,
+            ..Settings::default()
+        };
         let runtime = serving::runtime(places.machine(), folders, Some(place.compute), settings)?;
         let collected = Collected::default();
         let mut catalogue = nodes::catalogue(&runtime);

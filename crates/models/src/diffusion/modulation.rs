@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use meta::DType;
 use residency::Lease;
-use tensor::{Activation, Lane, Tensor, Weight};
+use tensor::{Activation, Lane, LayerInput, Tensor, Weight};
 
 use crate::{Probe, Result};
 
@@ -116,6 +116,15 @@ impl Modulation {
     pub(super) fn but_for(mut self, tokens: Range<usize>, other: Modulation) -> Modulation {
         self.but_for.push((tokens, other));
         self
+    }
+
+    /// Tokens `[items, tokens, hidden]` normalised, scaled and shifted, for the linear layers that read them.
+    pub(super) fn normed_input(&self, x: &Tensor, eps: f32) -> Result<LayerInput> {
+        Ok(if self.but_for.is_empty() {
+            LayerInput::normed(x.clone(), self.scale.clone(), self.shift.clone(), eps)
+        } else {
+            LayerInput::new(self.normed(x, eps)?)
+        })
     }
 
     /// Tokens `[items, tokens, hidden]` normalised, scaled and shifted.

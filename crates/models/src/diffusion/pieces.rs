@@ -1,13 +1,14 @@
 //! Layers that some files keep in pieces: queries, keys and values that the model has as one product.
 
 use residency::{Lease, LinearPart};
-use tensor::Tensor;
+use tensor::{AsLayerInput, Tensor};
 
 use crate::Result;
 
 /// The linear layer `name`: whole, or of the pieces `name.0`, `name.1` and so on, whose outputs stand side by side.
-pub(super) fn linear(lease: &Lease<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
-    let rows = rows_of(lease, name)?;
+pub(super) fn linear(lease: &Lease<'_>, name: &str, x: &impl AsLayerInput) -> Result<Tensor> {
+    let (rows, x) = (rows_of(lease, name)?, x.as_layer_input());
+    let x = x.as_ref();
     if rows.is_empty() {
         return Ok(lease.linear(name, x)?);
     }
@@ -22,10 +23,11 @@ pub(super) fn linear(lease: &Lease<'_>, name: &str, x: &Tensor) -> Result<Tensor
 pub(super) fn linear_in_parts(
     lease: &Lease<'_>,
     name: &str,
-    x: &Tensor,
+    x: &impl AsLayerInput,
     parts: &[LinearPart<'_>],
 ) -> Result<()> {
-    let pieces = rows_of(lease, name)?;
+    let (pieces, x) = (rows_of(lease, name)?, x.as_layer_input());
+    let x = x.as_ref();
     if pieces.is_empty() {
         return Ok(lease.linear_in_parts(name, x, parts)?);
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use residency::{Lease, LinearPart};
-use tensor::{Activation, RopeLayout, Tensor};
+use tensor::{Activation, LayerInput, RopeLayout, Tensor};
 
 use super::attending::Attending;
 use super::heads::{HeadSizes, Heads};
@@ -200,9 +200,9 @@ fn modulated(
     change: &Modulation,
     name: fmt::Arguments<'_>,
     probe: &mut Probe<'_>,
-) -> Result<Tensor> {
+) -> Result<LayerInput> {
     probe.show_step(name, || Ok(x.layer_norm(None, None, NORM_EPS)?))?;
-    change.normed(x, NORM_EPS)
+    change.normed_input(x, NORM_EPS)
 }
 
 /// `[batch, tokens, 3 · hidden]`, to be split into the heads of queries, keys and values.

@@ -9,7 +9,7 @@ use models::vae::pixels;
 
 use super::text_encoders::clip_of_checkpoint;
 use super::variants::add_with_variants;
-use super::{Found, Loader, gguf_names};
+use super::{Found, Loader, WeightType, gguf_names};
 use crate::Runtime;
 use runtime::Placing;
 
@@ -65,7 +65,7 @@ pub(super) fn load_whole(
     let found = Found::named(runtime, call, "ckpt_name", &["checkpoints"])?;
     let has = |role: Role| found.detected.parts_for(role).next().is_some();
     let none = Value::Literal(Literal::Null);
-    let model = found.model(runtime, None, model)?;
+    let model = found.model(runtime, WeightType::default(), model)?;
     let clip = if has(Role::Text) { clip_of_checkpoint(runtime, &found, clip)? } else { none.clone() };
     let vae = if has(Role::Autoencoder) { found.vae(runtime, vae)? } else { none };
     Ok(vec![model, clip, vae])
@@ -105,17 +105,20 @@ impl Loader for Unet {
 
     fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let found = Found::named(runtime, call, "unet_name", &["diffusion_models"])?;
-        let cast = cast_of(call.text("weight_dtype")?);
-        Ok(vec![found.model(runtime, cast, placing)?])
+        let as_said = WeightType::of(call.text("weight_dtype")?);
+        Ok(vec![found.model(runtime, as_said, placing)?])
     }
 }
 
-/// The type that `weight_dtype` asks weights to be cast to; none for `default`.
-fn cast_of(weight_dtype: &str) -> Option<DType> {
-    match weight_dtype {
-        "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(DType::F8E4M3),
-        "fp8_e5m2" => Some(DType::F8E5M2),
-        _ => None,
+impl WeightType {
+    /// What `weight_dtype` says.
+    fn of(weight_dtype: &str) -> WeightType {
+        let cast = match weight_dtype {
+            "fp8_e4m3fn" | "fp8_e4m3fn_fast" => Some(DType::F8E4M3),
+            "fp8_e5m2" => Some(DType::F8E5M2),
+            _ => None,
+        };
+        WeightType { cast, fp8_products: weight_dtype == "fp8_e4m3fn_fast" }
     }
 }
 
@@ -162,7 +165,7 @@ impl Loader for UnetGguf {
 
     fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let found = Found::named(runtime, call, "unet_name", &UNET_FOLDERS)?;
-        Ok(vec![found.model(runtime, None, placing)?])
+        Ok(vec![found.model(runtime, WeightType::default(), placing)?])
     }
 }
 

@@ -121,6 +121,7 @@ pub(crate) fn manifest(file: &ModelFile, name: &str) -> Manifest {
             padded: None,
             companions: residency::Companions::of(&checkpoint, entry),
             rounds_patches: false,
+            fp8_product: false,
             name,
         }
     };

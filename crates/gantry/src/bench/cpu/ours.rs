@@ -16,7 +16,7 @@ use models::diffusion::flux::{Flux, FluxInputs};
 use models::diffusion::{Diffusion, Evaluation};
 use models::vae::kl::Kl;
 use models::{Module, Probe};
-use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
+use residency::{Cancel, LoadOptions, Manifest, Products, Residency, Session};
 use runtime::PlanQuestion;
 use sampling::LatentShape;
 use serde_json::{Value, json};
@@ -184,7 +184,7 @@ impl Loaded {
 fn open(machine: &Machine, file: &Arc<Checkpoint>, manifest: Manifest) -> Result<Session> {
     let devices = machine.registry();
     let question = PlanQuestion { size: (PIXELS, PIXELS), ..PlanQuestion::default() };
-    let plan = plan_file(devices, DeviceId::CPU, file, &question)?;
+    let plan = plan_file((devices, DeviceId::CPU), file, Products::Exact, &question)?;
     let residency = Residency::new(devices.clone());
     let id = residency.load(manifest, plan, LoadOptions::default())?;
     Ok(residency.open(id, &Cancel::default())?)

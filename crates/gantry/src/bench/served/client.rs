@@ -45,6 +45,8 @@ pub(super) struct Job {
     /// The values that it saved.
     #[serde(skip)]
     pub(super) latent: Vec<u8>,
+    /// How many weights of the model had products of 8 bits.
+    pub(super) fp8_products: u64,
 }
 
 impl<'a> Client<'a> {
@@ -220,7 +222,21 @@ impl Job {
             stalled_s: number(&stats["stalled_seconds"]),
             peak_private_bytes,
             latent,
+            fp8_products: whole(&model["fp8_products"]),
         })
+    }
+
+    /// How far its latent, in f32, is from another's.
+    pub(super) fn error_against(&self, other: &Job) -> Option<f64> {
+        let (own, theirs) = (self.latent.as_chunks::<4>().0, other.latent.as_chunks::<4>().0);
+        let values = own.iter().zip(theirs).map(|pair| {
+            let [own, theirs] =
+                <[&[u8; 4]; 2]>::from(pair).map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+            ((own - theirs).powi(2), theirs * theirs)
+        });
+        let (difference, norm) =
+            values.fold((0.0, 0.0), |(all, norms), (square, norm)| (all + square, norms + norm));
+        (own.len() == theirs.len() && norm > 0.0).then(|| (difference / norm).sqrt())
     }
 
     /// The prediction over what was measured.
@@ -256,6 +272,19 @@ mod tests {
         unknown["models"][1]["predicted_seconds_per_step"] = Value::Null;
         assert_eq!(Job::read(&unknown, None, Vec::new()).unwrap().predicted_s, None);
         assert!(Job::read(&json!({ "nodes": [] }), None, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn latents_are_compared_by_their_values() {
+        let job = |values: [f32; 2]| {
+            let latent = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let stats =
+                json!({ "nodes": [{ "node": SAMPLER }], "models": [{ "name": MODEL, "fp8_products": 3 }] });
+            Job::read(&stats, None, latent).unwrap()
+        };
+        assert_eq!(job([3.0, 4.5]).error_against(&job([3.0, 4.0])), Some(0.1));
+        assert_eq!(job([0.0; 2]).error_against(&job([0.0; 2])), None);
+        assert_eq!(job([0.0; 2]).fp8_products, 3);
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub(super) struct Case {
 /// The case with everything on one device.
 pub(super) const RESIDENT: &str = "resident";
 
+/// The case with products of 8 bits, whose bits are not those of its reference; how far it is from that is told.
+const FP8_PRODUCTS: &str = "resident, fp8 products";
+
 /// What is measured on one device.
 pub(super) fn one_device(compute: DeviceId) -> Vec<Case> {
     let case = |name: &'static str, offload: u32| Case {
@@ -54,7 +57,9 @@ pub(super) fn one_device(compute: DeviceId) -> Vec<Case> {
     let (lora_here, fp8_here) = ("resident, LoRA", "resident, fp8");
     let mut cases = vec![case(RESIDENT, 0), lora(lora_here, 0, lora_here), fp8(fp8_here, 0, fp8_here)];
     if compute != DeviceId::CPU {
+        let of_8_bits = Case { weight_dtype: "fp8_e4m3fn_fast", ..fp8(FP8_PRODUCTS, 0, fp8_here) };
         cases.extend([
+            of_8_bits,
             case("half offloaded", 50),
             case("all offloaded", 100),
             lora("all offloaded, LoRA", 100, lora_here),
@@ -142,6 +147,9 @@ pub(super) struct Row {
     pub(super) device_peak_bytes: u64,
     /// Whether the second job saved the same bits as the reference's.
     pub(super) same_bits: Option<bool>,
+    /// How many weights had products of 8 bits, and how far the latent is from the reference's then.
+    pub(super) fp8_products: u64,
+    pub(super) error_of_products: Option<f64>,
 }
 
 /// Where a loaded model's bytes are, by its plan.
@@ -217,6 +225,7 @@ pub(super) fn measure(
         let first = client.run(&prompt(&drawing, shapes))?;
         let second = client.run(&prompt(&Drawing { seed: 2, ..drawing }, shapes))?;
         let device = client.device(&compute)?;
+        let fp8_products = second.fp8_products;
         rows.push(Row {
             name: case.row_name(*cfg),
             case: case.name,
@@ -236,6 +245,8 @@ pub(super) fn measure(
             device_used_bytes: whole(&device["used_bytes"]),
             device_peak_bytes: whole(&device["peak_bytes"]),
             same_bits: None,
+            fp8_products,
+            error_of_products: None,
         });
     }
     Ok(rows)
@@ -280,7 +291,11 @@ pub(super) fn compare(rows: &mut [Row], cases: &[Case], bounds: Bounds) {
         };
         row.over_bound = row.bound_s.map(|bound| row.second.step_s / bound);
         let reference = find(case.reference, row.cfg).filter(|reference| reference.name != row.name);
-        row.same_bits = reference.map(|reference| reference.second.latent == row.second.latent);
+        let is_8_bits = row.fp8_products > 0;
+        row.same_bits =
+            reference.filter(|_| !is_8_bits).map(|reference| reference.second.latent == row.second.latent);
+        row.error_of_products =
+            reference.filter(|_| is_8_bits).and_then(|reference| row.second.error_against(&reference.second));
     }
 }
 
@@ -314,6 +329,7 @@ mod tests {
             stalled_s: 0.0,
             peak_private_bytes: None,
             latent: vec![latent],
+            fp8_products: 0,
         };
         let host = HostMemory { process: None, ledger_bytes: 0 };
         Row {
@@ -335,6 +351,8 @@ mod tests {
             device_used_bytes: 0,
             device_peak_bytes: 0,
             same_bits: None,
+            fp8_products: 0,
+            error_of_products: None,
         }
     }
 

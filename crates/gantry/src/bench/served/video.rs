@@ -16,6 +16,7 @@ use media::{FrameRate, Mp4Writer, VideoPlan};
 use meta::{DType, DeviceId, Moment, Shape};
 use models::diffusion::{DiffusionFamily, ReleasedModel};
 use placement::{AllocationText, DeviceUse, Plan};
+use residency::Products;
 use runtime::PlanQuestion;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,8 +32,13 @@ use crate::planning::plan_file;
 use crate::table::Table;
 
 /// The card that is predicted for.
-const CARD: SimSpec =
-    SimSpec { memory: 80 << 30, link_bytes_per_s: 8e9, flops_per_s: Some(60e12), activation: None };
+const CARD: SimSpec = SimSpec {
+    memory: 80 << 30,
+    link_bytes_per_s: 8e9,
+    flops_per_s: Some(60e12),
+    activation: None,
+    fp8_products: false,
+};
 /// Memory of the host that is predicted for.
 const HOST_BYTES: u64 = 128 << 30;
 /// The families, with the size of the video that their released models make: width, height and frames.
@@ -173,8 +179,13 @@ impl Bench {
         files::write_all(&models, &small)?;
         let folder = models.join("diffusion_models");
         disk::write(&folder.join(SECOND), &std::fs::read(folder.join(MODEL))?)?;
-        let trial =
-            SimSpec { memory: 1 << 30, link_bytes_per_s: 1e9, flops_per_s: Some(10e9), activation: None };
+        let trial = SimSpec {
+            memory: 1 << 30,
+            link_bytes_per_s: 1e9,
+            flops_per_s: Some(10e9),
+            activation: None,
+            fp8_products: false,
+        };
         let [resident, offloaded] = plans(&folder.join(MODEL), trial, (&small, SMALL))?;
         let compute = |plan: &Plan| plan.prediction.compute_s;
         let share = copy_share(&large);
@@ -292,7 +303,7 @@ fn plans(
             text: Some(released.tokens),
             ..PlanQuestion::default()
         };
-        plan_file(&devices, DeviceId::sim(0), &file, &question)
+        plan_file((&devices, DeviceId::sim(0)), &file, Products::Exact, &question)
     };
     Ok([plan("")?, plan(ALL_OFFLOADED)?])
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use checkpoint::Checkpoint;
 use device::{Device, NullBackend, OpCall, Registry, WorkKind};
-use meta::DeviceId;
+use meta::{DType, DeviceId};
 use models::diffusion::Diffusion;
 use placement::DeviceSpec;
 use residency::{Cancel, LoadOptions, Residency};
@@ -31,6 +31,10 @@ pub(super) struct Floor {
     attention_flops_per_s: f64,
     /// Both one after the other.
     pub(super) seconds: f64,
+    /// Products of 8 bits with codes that are there; none where the device has no such products.
+    fp8_product_flops_per_s: Option<f64>,
+    /// The same with products of 8 bits.
+    pub(super) fp8_seconds: Option<f64>,
 }
 
 impl Floor {
@@ -45,16 +49,33 @@ impl Floor {
         let values = random_normal(2, columns * inner);
         let weight = Weight::new(lane.tensor([columns, inner], &values)?.operand().clone());
         let product_s = timed(&lane, || x.linear(&weight, None))?;
+        let has_fp8 = device.description().capabilities.fp8_products.contains(&lane.dtype());
+        let fp8_s = if has_fp8 {
+            let codes = lane.tensor([columns, inner], &values)?.cast(DType::F8E4M3)?;
+            let (weight, x) = (Weight::new(codes.operand().clone()), x.quantise()?);
+            Some(timed(&lane, || x.linear_then(&weight, None, None))?)
+        } else {
+            None
+        };
         let [batch, queries, heads, size] = counted.largest_attention;
         let count = batch * queries * heads * size;
         let q = lane.tensor(counted.largest_attention, &random_normal(3, count))?;
         let attention_s = timed(&lane, || q.attention(&q, &q, &Mask::None, 0.1))?;
-        let product_flops_per_s = 2.0 * (rows * inner * columns) as f64 / product_s;
+        let flops = 2.0 * (rows * inner * columns) as f64;
+        let (product_flops_per_s, fp8_product_flops_per_s) = (flops / product_s, fp8_s.map(|s| flops / s));
         let attention_flops_per_s = 4.0 * (count * queries) as f64 / attention_s;
         let Counted { product_flops, attention_flops, .. } = counted;
-        let seconds =
-            product_flops as f64 / product_flops_per_s + attention_flops as f64 / attention_flops_per_s;
-        Ok(Floor { product_flops, attention_flops, product_flops_per_s, attention_flops_per_s, seconds })
+        let at =
+            |products: f64| product_flops as f64 / products + attention_flops as f64 / attention_flops_per_s;
+        Ok(Floor {
+            product_flops,
+            attention_flops,
+            product_flops_per_s,
+            attention_flops_per_s,
+            seconds: at(product_flops_per_s),
+            fp8_product_flops_per_s,
+            fp8_seconds: fp8_product_flops_per_s.map(at),
+        })
     }
 }
 
