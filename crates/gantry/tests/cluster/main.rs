@@ -2,8 +2,10 @@
 //! killed or the front starts anew, and refusals say what to do. Where no nats-server is installed, the tests say so and end.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod chaos;
 #[path = "../serve/http.rs"]
 mod http;
+mod listener;
 mod machines;
 
 use std::process::Command;
@@ -140,4 +142,78 @@ fn a_pools_jobs_are_its_own() {
     );
     machines.start_worker("own");
     assert_eq!(machines.wait(&id)["status"]["status_str"], "success");
+}
+
+/// A process that stands still, as one does whose machine or driver hangs: its job runs elsewhere, and when it goes on it
+/// learns that.
+#[test]
+fn the_job_of_a_worker_that_hangs_runs_elsewhere() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker("one");
+    machines.start_worker("two");
+    until("both workers", || machines.workers().len() == 2);
+    let id = machines.queue(&slow_picture(1.0, "hung"));
+    let hung = machines.until_somebody_runs(&id);
+    machines.signal(&hung, "STOP");
+    let entry = machines.wait(&id);
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    assert_ne!(entry["worker"], json!(hung), "{entry}");
+    machines.signal(&hung, "CONT");
+    until("it says that it lost the job", || {
+        let log = machines.log(hung.rsplit_once('-').unwrap().0);
+        log.contains("went to another worker")
+    });
+    let others = machines.log(entry["worker"].as_str().unwrap().rsplit_once('-').unwrap().0);
+    assert!(others.contains("has not renewed its claim"), "{others}");
+    assert_eq!(machines.get(&format!("/history/{id}"))[&id], entry, "it ended once");
+}
+
+/// A worker that cannot write what it made: the job fails and says why, and the worker goes on.
+#[test]
+fn a_full_disk_at_a_worker_is_told() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker_with_room("small", 64 << 10);
+    let picture = |side: usize| {
+        json!({
+            "1": { "class_type": "StubImage",
+                "inputs": { "content": "NOISE", "height": side, "width": side, "batch_size": 1 } },
+            "3": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "large" } },
+        })
+    };
+    let entry = machines.wait(&machines.queue(&picture(512)));
+    assert_eq!(entry["status"]["status_str"], "error", "{entry}");
+    assert!(entry.to_string().contains("there is no room for it on this machine"), "{entry}");
+    machines.run(&picture(16));
+}
+
+/// The queue's server goes away while a front and a worker are there.
+#[test]
+fn a_front_says_that_its_queue_is_away_and_goes_on_when_it_is_back() {
+    let Some(mut nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker("one");
+    machines.run(&slow_picture(0.0, "before"));
+    nats.stop();
+    let body = json!({ "prompt": slow_picture(0.0, "away") }).to_string();
+    let refused = machines.ask("POST", "/prompt", body.as_bytes());
+    assert!(
+        refused.status >= 500 && refused.text().contains("the queue did not take a job"),
+        "{}",
+        refused.text()
+    );
+    let readiness = machines.ask("GET", "/readyz", b"");
+    assert!(
+        readiness.status == 503 && readiness.text().contains("the queue did not"),
+        "{}",
+        readiness.text()
+    );
+    assert_eq!(machines.ask("GET", "/healthz", b"").status, 200, "the front itself is well");
+    nats.restart();
+    until("the front is ready again", || machines.ask("GET", "/readyz", b"").status == 200);
+    machines.run(&slow_picture(0.0, "after"));
 }
