@@ -11,11 +11,13 @@ use futures_util::StreamExt;
 use crate::connection::Choosing;
 use crate::error::Error;
 use crate::scene::{View, Viewer};
-use crate::state::{Mirror, Phase, State};
+use crate::state::{Known, Mirror, Phase, State};
 use crate::store::{Found, LOOK_INTERVAL, NatsStore, PAUSE, acknowledge};
 
 /// Workers that may be lost with a job before it counts as failed.
 const MOST_LOSSES: u32 = 3;
+/// How often a claim is tried that somebody else's change was faster than.
+const MOST_TRIES: usize = 3;
 /// Says in a message which pool it was sent to.
 pub(crate) const POOL_HEADER: &str = "Gantry-Pool";
 /// How long the server may take to say whether there is a job.
@@ -32,8 +34,21 @@ pub(crate) fn key_of(models: &[String]) -> String {
 /// A job that a worker would take.
 struct Pick {
     id: String,
-    key: String,
+    models: Vec<String>,
     dispatch: Option<Dispatch>,
+}
+
+/// Jobs that are out of the question, one by one or by what they load.
+#[derive(Default)]
+struct Out {
+    ids: HashSet<String>,
+    models: HashSet<Vec<String>>,
+}
+
+impl Out {
+    fn has(&self, known: &Known) -> bool {
+        self.ids.contains(&known.job.prompt_id) || self.models.contains(&known.state.models)
+    }
 }
 
 impl NatsStore {
@@ -43,7 +58,7 @@ impl NatsStore {
         worker: &WorkerName,
         choose: &mut dyn FnMut(&Job) -> Choice,
     ) -> Result<Option<Claim>, Error> {
-        let mut out = HashSet::new();
+        let mut out = Out::default();
         for key in self.keys_of_lost() {
             let Some(message) = self.fetch(&key)? else { continue };
             if let Some(claim) = self.claim_message(message, worker, None, choose)? {
@@ -51,9 +66,9 @@ impl NatsStore {
             }
         }
         while let Some(pick) = self.pick(&mut out, choose) {
-            let Some(message) = self.fetch(&pick.key)? else {
-                // Others have it already, or its message is still on its way.
-                out.insert(pick.id);
+            let Some(message) = self.fetch(&key_of(&pick.models))? else {
+                // Others have all of its kind already, or their messages are still on their way.
+                out.models.insert(pick.models);
                 continue;
             };
             if let Some(claim) = self.claim_message(message, worker, Some(pick), choose)? {
@@ -92,15 +107,21 @@ impl NatsStore {
                 ..dispatch
             }
         });
-        let taken = self.threads.block_on(self.take(&message, (job, text), worker, dispatch))?;
-        Ok(taken.map(|claim| {
-            self.held().insert(claim.sequence, message);
-            Some(claim)
-        }))
+        match self.threads.block_on(self.take(&message, (job, text), worker, dispatch)) {
+            Ok(taken) => Ok(taken.map(|claim| {
+                self.held().insert(claim.sequence, message);
+                Some(claim)
+            })),
+            Err(error) => {
+                // Else nobody gets it before the lease runs out.
+                self.threads.block_on(acknowledge(&message, AckKind::Nak(None)));
+                Err(error)
+            }
+        }
     }
 
     /// The next job that the worker should take and may take, but for those that are out of the question.
-    fn pick(&self, out: &mut HashSet<String>, choose: &mut dyn FnMut(&Job) -> Choice) -> Option<Pick> {
+    fn pick(&self, out: &mut Out, choose: &mut dyn FnMut(&Job) -> Choice) -> Option<Pick> {
         let own = self.own().clone();
         let viewer = own.as_deref().and_then(|name| self.viewer(name, out));
         let (workers, mirror) = (self.shared.workers(), self.shared.mirror());
@@ -110,7 +131,7 @@ impl NatsStore {
             let (id, dispatch) = match &mut view {
                 None => (first(&mirror, out)?, None),
                 Some(view) => {
-                    view.drop_jobs(out);
+                    view.drop_jobs(|id| mirror.jobs.get(id).is_none_or(|known| out.has(known)));
                     let (id, dispatch) = view.choice()?;
                     (id, Some(dispatch))
                 }
@@ -120,16 +141,16 @@ impl NatsStore {
                 Choice::Take => {
                     let models = known.state.models.clone();
                     let dispatch = dispatch.map(|dispatch| Dispatch { models, ..dispatch });
-                    return Some(Pick { key: key_of(&known.state.models), id, dispatch });
+                    return Some(Pick { models: known.state.models.clone(), id, dispatch });
                 }
-                Choice::Leave => drop(out.insert(id)),
+                Choice::Leave => drop(out.ids.insert(id)),
                 Choice::Stop => return None,
             }
         }
     }
 
     /// What this worker holds, where that counts for the choice, and how long others are waited for.
-    fn viewer<'a>(&self, name: &'a str, out: &HashSet<String>) -> Option<(Viewer<'a>, Duration)> {
+    fn viewer<'a>(&self, name: &'a str, out: &Out) -> Option<(Viewer<'a>, Duration)> {
         let Choosing::Affinity(grace) = self.choosing else { return None };
         if !needs_models(&self.shared.mirror(), out) {
             return None;
@@ -198,16 +219,21 @@ impl NatsStore {
             let state = claimed(state);
             attempt = self.change(&id, &state, revision).await.is_ok().then_some(state.attempt);
         }
-        let attempt = match attempt {
-            Some(attempt) => attempt,
-            None => {
-                let found = self.found(&id).await?;
-                let Some((state, revision)) = self.takeable(&id, found, text, message).await? else {
-                    return Ok(None);
-                };
-                let state = claimed(state);
-                self.change(&id, &state, revision).await?;
-                state.attempt
+        let mut tries = 0;
+        let attempt = loop {
+            if let Some(attempt) = attempt {
+                break attempt;
+            }
+            let found = self.found(&id).await?;
+            let Some((state, revision)) = self.takeable(&id, found, text.clone(), message).await? else {
+                return Ok(None);
+            };
+            let state = claimed(state);
+            tries += 1;
+            // The front may keep the state only now of a job whose message is here already.
+            match self.change(&id, &state, revision).await {
+                Err(error) if tries == MOST_TRIES => return Err(error),
+                kept => attempt = kept.is_ok().then_some(state.attempt),
             }
         };
         let job = Job { was_requeued: attempt > 1, ..job };
@@ -301,17 +327,13 @@ impl GivenUp {
 }
 
 impl View {
-    /// These jobs are out of the question.
-    fn drop_jobs(&mut self, out: &HashSet<String>) {
-        let mut at = 0;
-        while at < self.ids.len() {
-            if out.contains(&self.ids[at]) {
-                self.ids.remove(at);
-                self.scene.jobs.remove(at);
-            } else {
-                at += 1;
-            }
-        }
+    /// Drops the jobs that are out of the question.
+    fn drop_jobs(&mut self, is_out: impl Fn(&str) -> bool) {
+        let keep: Vec<bool> = self.ids.iter().map(|id| !is_out(id)).collect();
+        let mut kept = keep.iter();
+        self.ids.retain(|_| kept.next().is_some_and(|keep| *keep));
+        let mut kept = keep.iter();
+        self.scene.jobs.retain(|_| kept.next().is_some_and(|keep| *keep));
     }
 
     /// The job that the worker takes, and why.
@@ -331,15 +353,14 @@ impl View {
 }
 
 /// Whether the first job that is in question loads something: one that does not is taken as it comes.
-fn needs_models(mirror: &Mirror, out: &HashSet<String>) -> bool {
-    let mut next = mirror.waiting().filter(|known| !out.contains(&known.job.prompt_id));
+fn needs_models(mirror: &Mirror, out: &Out) -> bool {
+    let mut next = mirror.waiting().filter(|known| !out.has(known));
     next.next().is_some_and(|first| !first.state.models.is_empty())
 }
 
 /// The first job that is in question.
-fn first(mirror: &Mirror, out: &HashSet<String>) -> Option<String> {
-    let mut ids = mirror.waiting().map(|known| &known.job.prompt_id);
-    ids.find(|id| !out.contains(*id)).cloned()
+fn first(mirror: &Mirror, out: &Out) -> Option<String> {
+    mirror.waiting().find(|known| !out.has(known)).map(|known| known.job.prompt_id.clone())
 }
 
 fn sequence_of(message: &Message) -> i64 {
