@@ -96,8 +96,8 @@ impl Known {
         Ok(Known { state, job: Arc::new(job), record, revision, came: now, seen: now })
     }
 
-    /// The same, of a job that came before it could be seen here.
-    pub(crate) fn from_before(mut self) -> Known {
+    /// The same with its age, of a job that came before it could be seen here.
+    pub(crate) fn aged(mut self) -> Known {
         let created_ms = u64::try_from(self.job.created()).unwrap_or(0);
         let age_ms = if created_ms == 0 { 0 } else { engine::now_ms().saturating_sub(created_ms) };
         self.came = self.came.checked_sub(Duration::from_millis(age_ms)).unwrap_or(self.came);

@@ -457,7 +457,7 @@ fn note(shared: &Copy, id: &str, entry: &Entry, is_new: bool) {
         let known = serde_json::from_slice::<State>(&entry.value).ok();
         match known.map(|state| Known::new(state, entry.revision)) {
             Some(Ok(known)) if is_new => shared.note(id, known),
-            Some(Ok(known)) => shared.note(id, known.from_before()),
+            Some(Ok(known)) => shared.note(id, known.aged()),
             _ => tracing::error!("the state of job {id} cannot be read"),
         }
     }
