@@ -14,6 +14,9 @@ pub(crate) const HORIZON: usize = 256;
 /// A job may wait so many times its promise.
 const PATIENCE: f64 = 2.0;
 
+/// A worker holds a job's models that lacks at most this part of their bytes.
+const NEARLY_ALL: u64 = 10;
+
 /// A model by its number in [`Scene::sizes`].
 pub(crate) type ModelNumber = usize;
 
@@ -100,7 +103,7 @@ impl Scene {
     /// What a seat takes; none if everything is left to others.
     pub(crate) fn choose(&self, own: usize) -> Option<Choice> {
         let mine: Vec<usize> = (0..self.jobs.len()).filter(|job| self.is_for(own, *job)).collect();
-        let held = mine.iter().find(|job| self.load_s(own, **job) == 0.0);
+        let held = mine.iter().find(|job| self.holds(&self.seats[own], **job));
         if let Some(held) = held.filter(|held| self.is_bearable(own, **held)) {
             return Some(self.choice(own, *held, Reason::Held));
         }
@@ -135,20 +138,30 @@ impl Scene {
     }
 
     fn load_of(&self, seat: &Seat, job: usize) -> f64 {
-        let missing = self.jobs[job].models.iter().filter(|model| !seat.held.contains(model));
-        let bytes: u64 = missing.map(|model| self.sizes[*model]).sum();
+        let bytes = self.missing_bytes(seat, job);
         if bytes == 0 { 0.0 } else { bytes as f64 / seat.load_bytes_per_s.max(1.0) }
+    }
+
+    fn missing_bytes(&self, seat: &Seat, job: usize) -> u64 {
+        let missing = self.jobs[job].models.iter().filter(|model| !seat.held.contains(model));
+        missing.map(|model| self.sizes[*model]).sum()
+    }
+
+    /// Whether a seat has nothing to load for a job, or next to nothing: encoders and decoders come and go.
+    fn holds(&self, seat: &Seat, job: usize) -> bool {
+        let bytes: u64 = self.jobs[job].models.iter().map(|model| self.sizes[*model]).sum();
+        self.missing_bytes(seat, job) <= bytes / NEARLY_ALL
     }
 
     /// How long a job would wait for another seat that holds its models; none if there is none.
     fn elsewhere_s(&self, own: usize, job: usize) -> Option<f64> {
         let others = (0..self.seats.len()).filter(|seat| *seat != own);
         let holders: Vec<usize> =
-            others.filter(|seat| self.is_for(*seat, job) && self.load_s(*seat, job) == 0.0).collect();
+            others.filter(|seat| self.is_for(*seat, job) && self.holds(&self.seats[*seat], job)).collect();
         let ahead = self.jobs[..job].iter().filter(|ahead| ahead.models == self.jobs[job].models);
         let ahead_s: f64 = ahead.map(|ahead| ahead.seconds).sum();
-        let free_in_s = holders.iter().map(|seat| self.seats[*seat].free_in_s).reduce(f64::min)?;
-        Some(free_in_s + ahead_s / holders.len() as f64)
+        let begins = holders.iter().map(|seat| self.seats[*seat].free_in_s + self.load_s(*seat, job));
+        Some(begins.reduce(f64::min)? + ahead_s / holders.len() as f64)
     }
 
     /// The latest age at which a job's own work is to begin.

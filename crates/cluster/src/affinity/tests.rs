@@ -67,6 +67,18 @@ fn a_job_goes_to_a_machine_that_has_its_file() {
 }
 
 #[test]
+fn who_lacks_a_small_part_holds_the_rest() {
+    let sizes = vec![SIZE, SIZE / 20];
+    let both = Waiting { models: vec![0, 1], ..job(0, 0.0, 3.0) };
+    let scene = |held: &[ModelNumber], other: &[ModelNumber]| Scene {
+        sizes: sizes.clone(),
+        ..scene(vec![seat(held, 0.0), seat(other, 0.0)], vec![both.clone()])
+    };
+    assert_eq!(chosen(&scene(&[0], &[])), Some((0, Reason::Held)));
+    assert_eq!(chosen(&scene(&[1], &[0])), None, "the other has most of it");
+}
+
+#[test]
 fn first_come_waits_count_loading() {
     let jobs = vec![job(0, 0.0, 0.0), job(1, 0.0, 0.0), job(0, 0.0, 0.0)];
     let scene = scene(vec![seat(&[0], 0.0), seat(&[], 1.5)], jobs);

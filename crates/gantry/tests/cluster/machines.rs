@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use testkit::ScratchDir;
 
 use crate::http::{self, Answer};
+use crate::prompts;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LINE: &str = "To see the GUI go to: http://";
@@ -168,6 +169,22 @@ impl Machines {
             format!("--- {name}\n{}\n", lines[lines.len().saturating_sub(15)..].join("\n"))
         });
         logs.concat()
+    }
+
+    /// Puts the model that comes with the program into the folders of a worker that will be started.
+    pub(crate) fn put_demo_model(&self, name: &str) {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo");
+        let files = [
+            ("diffusion_models", prompts::FLUX),
+            ("text_encoders", prompts::CLIP_L),
+            ("text_encoders", prompts::T5),
+            ("vae", prompts::AUTOENCODER),
+        ];
+        for (kind, file) in files {
+            let folder = self.folder.join(name).join("models").join(kind);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::copy(demo.join(file), folder.join(file)).unwrap();
+        }
     }
 
     pub(crate) fn start_worker(&mut self, name: &str) {

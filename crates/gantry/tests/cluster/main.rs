@@ -7,6 +7,9 @@ mod chaos;
 mod http;
 mod listener;
 mod machines;
+#[path = "../serve/prompts.rs"]
+#[expect(dead_code, reason = "the tests of the server use all of it")]
+mod prompts;
 
 use std::process::Command;
 use std::time::Duration;
@@ -216,4 +219,46 @@ fn a_front_says_that_its_queue_is_away_and_goes_on_when_it_is_back() {
     nats.restart();
     until("the front is ready again", || machines.ask("GET", "/readyz", b"").status == 200);
     machines.run(&slow_picture(0.0, "after"));
+}
+
+/// Two workers have the files of a model and a third has not: who loaded it gets all jobs of it.
+#[test]
+fn jobs_go_to_the_worker_that_holds_their_model() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    for name in ["one", "two"] {
+        machines.put_demo_model(name);
+        machines.start_worker(name);
+    }
+    machines.start_worker("bare");
+    until("all workers", || machines.workers().len() == 3);
+    let list = "/object_info/UNETLoader";
+    until("the front lists the file", || machines.get(list).to_string().contains(prompts::FLUX));
+    let picture = |seed: u32| {
+        let mut prompt = prompts::text_to_image(64, 1);
+        prompt["6"]["inputs"]["seed"] = json!(seed);
+        prompt
+    };
+    let first = machines.run(&picture(1));
+    assert_eq!(first["dispatch"]["reason"], "held nowhere", "{first}");
+    assert!(first["dispatch"]["load_s"].as_f64().unwrap() > 0.0, "{first}");
+    let files = [prompts::AUTOENCODER, prompts::CLIP_L, prompts::FLUX, prompts::T5];
+    assert_eq!(first["dispatch"]["models"], json!(files));
+    for seed in 2..6 {
+        let entry = machines.run(&picture(seed));
+        assert_eq!(
+            (&entry["worker"], &entry["dispatch"]["reason"]),
+            (&first["worker"], &json!("held")),
+            "{entry}"
+        );
+    }
+    let workers = machines.workers();
+    let holder = workers.iter().find(|worker| worker["name"] == first["worker"]).unwrap();
+    assert!(holder["models"].to_string().contains(prompts::FLUX), "{holder}");
+    assert!(holder["load_bytes_per_s"].as_f64().unwrap() > 0.0, "{holder}");
+    let id = machines.queue(&picture(9));
+    machines.wait(&id);
+    let listed = machines.get(&format!("/api/jobs/{id}"));
+    assert_eq!(listed["dispatch"]["reason"], "held", "{listed}");
 }
