@@ -1,20 +1,25 @@
 //! The connection: where the queue is, who we are, and whether both sides speak the same protocol.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::object_store::ObjectStore;
+use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{self, stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions};
 
 use crate::error::Error;
 
 /// What the stream and the states look like. Raised when they change.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 /// How long a worker is known that says nothing.
 pub(crate) const WORKER_LIFE: Duration = Duration::from_secs(15);
+/// How long a consumer is kept that nobody asks for jobs.
+const CONSUMER_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// How long a connection may take to be made, and a request to be answered.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -33,6 +38,18 @@ pub struct ClusterConfig {
     pub credentials: Option<PathBuf>,
     /// Certificates of those who may vouch for the server.
     pub root_certificates: Option<PathBuf>,
+    /// How workers choose among the jobs that wait.
+    pub choosing: Choosing,
+}
+
+/// How workers choose among the jobs that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choosing {
+    /// The one that came first.
+    FirstCome,
+    /// One whose models they hold, as long as none waits much longer for it. A job whose worker is free may wait for that
+    /// worker for the time given, before another loads its models.
+    Affinity(Duration),
 }
 
 impl ClusterConfig {
@@ -46,6 +63,7 @@ impl ClusterConfig {
             user: None,
             credentials: None,
             root_certificates: None,
+            choosing: Choosing::Affinity(Duration::from_secs(1)),
         }
     }
 }
@@ -54,9 +72,12 @@ impl ClusterConfig {
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) jetstream: jetstream::Context,
-    pub(crate) consumer: PullConsumer,
+    /// The jobs that wait.
+    stream: Stream,
+    /// Those who deliver jobs, by the key of what the jobs load.
+    consumers: Mutex<HashMap<String, PullConsumer>>,
+    lease: Duration,
     pub(crate) states: Store,
-    pub(crate) subject: String,
     /// The files that machines share, by their names.
     pub(crate) files: Store,
     /// Their bytes, by what they are.
@@ -75,34 +96,62 @@ impl Connection {
         }
         let client = connect(config).await?;
         let jetstream = jetstream::new(client.clone());
-        let subject = format!("gantry.{pool}.jobs");
         let stream = stream::Config {
             name: format!("GANTRY_{pool}"),
-            subjects: vec![subject.clone()],
+            subjects: vec![format!("gantry.{pool}.jobs.>")],
             retention: stream::RetentionPolicy::WorkQueue,
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
         };
         let stream = jetstream.get_or_create_stream(stream).await;
         let stream = stream.map_err(|error| Error::request("open the stream of jobs", error))?;
-        let consumer = pull::Config {
-            durable_name: Some("workers".to_owned()),
-            ack_wait: config.lease,
-            max_deliver: -1, // losses are counted in the state: an orderly release is none
-            max_ack_pending: -1,
-            ..pull::Config::default()
-        };
-        let consumer = stream.get_or_create_consumer("workers", consumer).await;
-        let consumer = consumer.map_err(|error| Error::request("open the workers' consumer", error))?;
         let states = open_bucket(&jetstream, &format!("gantry_{pool}"), Duration::ZERO).await?;
         let files = open_bucket(&jetstream, &format!("gantry_{pool}_files"), Duration::ZERO).await?;
         let workers = open_bucket(&jetstream, &format!("gantry_{pool}_workers"), WORKER_LIFE).await?;
         let objects = open_objects(&jetstream, &format!("gantry_{pool}")).await?;
         let pool = pool.clone();
+        let (consumers, lease) = (Mutex::default(), config.lease);
         let connection =
-            Connection { client, jetstream, consumer, states, subject, files, objects, workers, pool };
+            Connection { client, jetstream, stream, consumers, lease, states, files, objects, workers, pool };
         connection.check_protocol(&config.pool).await?;
         Ok(connection)
+    }
+
+    /// The subject of jobs that load the same.
+    pub(crate) fn subject(&self, key: &str) -> String {
+        format!("gantry.{}.jobs.{key}", self.pool)
+    }
+
+    /// Who delivers jobs that load the same; made when it is asked for first, and by the server forgotten when nobody
+    /// asks any more.
+    pub(crate) async fn consumer(&self, key: &str) -> Result<PullConsumer, Error> {
+        let known = self.consumers().get(key).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let name = format!("workers-{key}");
+        let config = pull::Config {
+            durable_name: Some(name.clone()),
+            filter_subject: self.subject(key),
+            ack_wait: self.lease,
+            max_deliver: -1, // losses are counted in the state: an orderly release is none
+            max_ack_pending: -1,
+            inactive_threshold: CONSUMER_LIFE.max(4 * self.lease),
+            ..pull::Config::default()
+        };
+        let consumer = self.stream.get_or_create_consumer(&name, config).await;
+        let consumer = consumer.map_err(|error| Error::request("open a consumer of jobs", error))?;
+        self.consumers().insert(key.to_owned(), consumer.clone());
+        Ok(consumer)
+    }
+
+    /// The next time somebody asks, the server is asked for it.
+    pub(crate) fn forget_consumer(&self, key: &str) {
+        self.consumers().remove(key);
+    }
+
+    fn consumers(&self) -> MutexGuard<'_, HashMap<String, PullConsumer>> {
+        self.consumers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first who comes writes the version down; later ones must have the same.

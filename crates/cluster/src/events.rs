@@ -282,7 +282,7 @@ struct Relay {
     told: HashSet<String>,
     order: VecDeque<String>,
     /// Jobs with a record whose end was not told yet, and since when.
-    late: Vec<(String, Instant)>,
+    late: VecDeque<(String, Instant)>,
     remaining: Option<usize>,
 }
 
@@ -301,7 +301,7 @@ impl Relay {
             pictures: HashMap::new(),
             told: HashSet::new(),
             order: VecDeque::new(),
-            late: Vec::new(),
+            late: VecDeque::new(),
             remaining: None,
         }
     }
@@ -358,10 +358,10 @@ impl Relay {
         }
         let now = Instant::now();
         self.late.extend(store.shared.take_ended().into_iter().map(|id| (id, now)));
-        let (due, late): (Vec<_>, Vec<_>) =
-            self.late.drain(..).partition(|(_, since)| now.duration_since(*since) >= LATE);
-        self.late = late;
-        for (id, _) in due {
+        // They are in the order in which they ended.
+        while self.late.front().is_some_and(|(_, since)| now.duration_since(*since) >= LATE)
+            && let Some((id, _)) = self.late.pop_front()
+        {
             if !self.told.contains(&id) {
                 self.tell_end(store, &id);
             }

@@ -1,6 +1,7 @@
 //! Who works: every worker says what it has and does, every few seconds; who says nothing is forgotten.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -36,8 +37,39 @@ pub struct WorkerEntry {
     pub is_draining: bool,
     /// When it began, in milliseconds since 1970 by its clock.
     pub since_ms: u64,
-    /// The model files that it can load, by kind of folder.
-    pub files: BTreeMap<String, Vec<String>>,
+    /// Bytes of models that it loads in a second.
+    pub load_bytes_per_s: f64,
+    /// Bytes of models that it can hold.
+    pub capacity_bytes: u64,
+    /// How many jobs it runs at the same time.
+    pub seats: usize,
+    /// The model files that it can load with their bytes, by kind of folder.
+    pub files: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// What a worker holds at the moment in which it looks for a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Holdings {
+    /// The models, by their files' names.
+    pub models: Vec<String>,
+    /// Bytes of models that it loads in a second.
+    pub load_bytes_per_s: f64,
+}
+
+/// Kinds of files that no model is made of, or that are small beside one.
+const NO_MODELS: &[&str] = &["loras", "embeddings", "configs", "vae_approx", "hypernetworks"];
+
+impl WorkerEntry {
+    /// The files of models, less their folders, with their bytes.
+    pub(crate) fn model_files(&self) -> impl Iterator<Item = (&str, u64)> {
+        let kinds = self.files.iter().filter(|(kind, _)| !NO_MODELS.contains(&kind.as_str()));
+        kinds.flat_map(|(_, files)| files.iter().map(|(name, bytes)| (bare(name), *bytes)))
+    }
+}
+
+/// A file's name less its folders, as loaded models are called.
+pub(crate) fn bare(name: &str) -> &str {
+    name.rsplit(['/', '\\']).next().unwrap_or(name)
 }
 
 /// A device of a worker.
@@ -68,9 +100,16 @@ impl NatsStore {
             let short = WorkerEntry { files: BTreeMap::new(), ..entry.clone() };
             bytes = serde_json::to_vec(&short).map_err(|error| failed(error.to_string()))?;
         }
+        *self.own() = Some(entry.name.clone());
+        self.shared.workers().note(entry.clone());
         let put = self.connection.workers.put(format!("worker.{}", entry.name), bytes.into());
         self.threads.block_on(put).map_err(|error| failed(error.to_string()))?;
         Ok(())
+    }
+
+    /// Asks what this worker holds whenever it looks for a job, from now on.
+    pub fn set_holdings(&self, ask: impl Fn() -> Holdings + Send + Sync + 'static) {
+        *self.holdings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ask));
     }
 
     /// Says that a worker is gone.

@@ -1,10 +1,14 @@
 //! The state of a job as the bucket has it, and the copy of all states that a process keeps.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use engine::{HistoryEntry, Job, JobRecord, JobStatus, QueueView, Record};
+use engine::{Dispatch, HistoryEntry, Job, JobRecord, JobStatus, QueueView, Record};
 use serde::{Deserialize, Serialize};
+
+/// The share of the newest time in what is known of a kind of job.
+const NEWEST: f64 = 0.3;
 
 /// A job's state. Changed only from the revision that one knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -14,12 +18,20 @@ pub(crate) struct State {
     pub(crate) job: String,
     /// How often it was claimed.
     pub(crate) attempt: i64,
+    /// The message by which it was claimed, by its place in the stream.
+    pub(crate) sequence: Option<i64>,
     /// How often its worker was lost.
     pub(crate) losses: u32,
     /// Who has it, or had it.
     pub(crate) worker: Option<String>,
     /// What it left, as `engine::record_text` writes it.
     pub(crate) record: Option<String>,
+    /// The names of the model files that it loads.
+    pub(crate) models: Vec<String>,
+    /// How long it was predicted to wait when it came, first come, first served.
+    pub(crate) first_come_s: Option<f64>,
+    /// Why its worker took it.
+    pub(crate) dispatch: Option<Dispatch>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +43,18 @@ pub(crate) enum Phase {
 
 impl State {
     pub(crate) fn waiting(job: String) -> State {
-        State { phase: Phase::Waiting, job, attempt: 0, losses: 0, worker: None, record: None }
+        State {
+            phase: Phase::Waiting,
+            job,
+            attempt: 0,
+            sequence: None,
+            losses: 0,
+            worker: None,
+            record: None,
+            models: Vec::new(),
+            first_come_s: None,
+            dispatch: None,
+        }
     }
 
     /// As JSON, which cannot fail for text and numbers.
@@ -57,6 +80,10 @@ pub(crate) struct Known {
     pub(crate) record: Option<Record>,
     /// Of the entry: later ones are larger.
     pub(crate) revision: u64,
+    /// When it was first seen, or would have been by its age.
+    pub(crate) came: Instant,
+    /// When this state was seen.
+    pub(crate) seen: Instant,
 }
 
 impl Known {
@@ -65,7 +92,16 @@ impl Known {
         job.was_requeued |= state.losses > 0;
         let record =
             state.record.as_deref().map(|text| engine::read_record(&job.prompt_id, text)).transpose()?;
-        Ok(Known { state, job: Arc::new(job), record, revision })
+        let now = Instant::now();
+        Ok(Known { state, job: Arc::new(job), record, revision, came: now, seen: now })
+    }
+
+    /// The same with its age, of a job that came before it could be seen here.
+    pub(crate) fn aged(mut self) -> Known {
+        let created_ms = u64::try_from(self.job.created()).unwrap_or(0);
+        let age_ms = if created_ms == 0 { 0 } else { engine::now_ms().saturating_sub(created_ms) };
+        self.came = self.came.checked_sub(Duration::from_millis(age_ms)).unwrap_or(self.came);
+        self
     }
 
     pub(crate) fn status(&self) -> JobStatus {
@@ -85,11 +121,20 @@ impl Known {
             succeeded: record.status == JobStatus::Completed,
             messages: record.messages.clone(),
             worker: record.worker.clone().or_else(|| self.state.worker.clone()),
+            dispatch: self.state.dispatch.clone(),
         })
     }
 
     pub(crate) fn shown(&self) -> JobRecord {
         JobRecord { job: Arc::clone(&self.job), status: self.status(), entry: self.entry().map(Arc::new) }
+    }
+
+    /// Its place among those that wait: by its number, and then as they came.
+    fn place(&self) -> (i64, u64) {
+        let bits = self.job.number.to_bits().cast_signed();
+        // Negative numbers count their bits downwards.
+        let ordered = bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed();
+        (ordered, self.revision)
     }
 }
 
@@ -98,38 +143,129 @@ impl Known {
 pub(crate) struct Mirror {
     pub(crate) jobs: HashMap<String, Known>,
     pub(crate) counter: f64,
+    /// Ids of those that wait, in their order.
+    waiting: BTreeMap<(i64, u64), String>,
+    claimed: BTreeSet<String>,
+    /// Ids of those that ended, in the order in which they did.
+    finished: BTreeMap<u64, String>,
+    /// How long jobs compute, by the models that they load.
+    seconds: HashMap<Vec<String>, f64>,
+    typical_s: Option<f64>,
 }
 
 impl Mirror {
     /// Takes a newer state over; an older one changes nothing.
-    pub(crate) fn note(&mut self, id: &str, known: Known) {
-        if self.jobs.get(id).is_none_or(|old| old.revision < known.revision) {
-            if known.job.number.is_finite() {
-                self.counter = self.counter.max(known.job.number.abs() + 1.0);
-            }
-            self.jobs.insert(id.to_owned(), known);
+    pub(crate) fn note(&mut self, id: &str, mut known: Known) {
+        if self.jobs.get(id).is_some_and(|old| old.revision >= known.revision) {
+            return;
         }
+        if known.job.number.is_finite() {
+            self.counter = self.counter.max(known.job.number.abs() + 1.0);
+        }
+        if let Some(old) = self.remove(id) {
+            known.came = old.came;
+            if (old.state.phase, known.state.phase) == (Phase::Claimed, Phase::Finished) {
+                self.learn(&known.state, known.seen.duration_since(old.seen).as_secs_f64());
+            }
+        }
+        match known.state.phase {
+            Phase::Waiting => drop(self.waiting.insert(known.place(), id.to_owned())),
+            Phase::Claimed => drop(self.claimed.insert(id.to_owned())),
+            Phase::Finished => drop(self.finished.insert(known.revision, id.to_owned())),
+        }
+        self.jobs.insert(id.to_owned(), known);
+    }
+
+    pub(crate) fn remove(&mut self, id: &str) -> Option<Known> {
+        let known = self.jobs.remove(id)?;
+        match known.state.phase {
+            Phase::Waiting => drop(self.waiting.remove(&known.place())),
+            Phase::Claimed => drop(self.claimed.remove(id)),
+            Phase::Finished => drop(self.finished.remove(&known.revision)),
+        }
+        Some(known)
+    }
+
+    /// How long a job was claimed tells how long the next of its kind will compute.
+    fn learn(&mut self, state: &State, claimed_s: f64) {
+        let load_s = state.dispatch.as_ref().map_or(0.0, |dispatch| dispatch.load_s);
+        // What loading took was predicted only: it counts where nothing else is known.
+        if load_s > 0.0 && self.seconds.contains_key(&state.models) {
+            return;
+        }
+        let seconds = (claimed_s - load_s).max(0.1 * claimed_s);
+        let blend = |old: f64| old + NEWEST * (seconds - old);
+        self.typical_s = Some(self.typical_s.map_or(seconds, blend));
+        self.seconds.entry(state.models.clone()).and_modify(|old| *old = blend(*old)).or_insert(seconds);
+    }
+
+    /// How long jobs with these models compute; none if no job has ended yet.
+    pub(crate) fn seconds_of(&self, models: &[String]) -> Option<f64> {
+        self.seconds.get(models).copied().or(self.typical_s)
+    }
+
+    /// Jobs that wait, in their order.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Known> {
+        self.waiting.values().filter_map(|id| self.jobs.get(id))
+    }
+
+    pub(crate) fn waiting_len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn claimed(&self) -> impl Iterator<Item = &Known> {
+        self.claimed.iter().filter_map(|id| self.jobs.get(id))
     }
 
     pub(crate) fn queue(&self) -> QueueView {
-        let of = |phase: Phase| {
-            let mut jobs: Vec<&Known> =
-                self.jobs.values().filter(|known| known.state.phase == phase).collect();
-            jobs.sort_by(|a, b| a.job.number.total_cmp(&b.job.number));
-            jobs.into_iter().map(|known| Arc::clone(&known.job)).collect()
-        };
-        QueueView { running: of(Phase::Claimed), pending: of(Phase::Waiting) }
+        let mut running: Vec<Arc<Job>> = self.claimed().map(|known| Arc::clone(&known.job)).collect();
+        running.sort_by(|a, b| a.number.total_cmp(&b.number));
+        QueueView { running, pending: self.waiting().map(|known| Arc::clone(&known.job)).collect() }
     }
 
     pub(crate) fn remaining(&self) -> usize {
-        self.jobs.values().filter(|known| known.state.phase != Phase::Finished).count()
+        self.waiting.len() + self.claimed.len()
     }
 
     /// Finished jobs, in the order in which they ended.
     pub(crate) fn finished(&self) -> Vec<&Known> {
-        let mut jobs: Vec<&Known> =
-            self.jobs.values().filter(|known| known.state.phase == Phase::Finished).collect();
-        jobs.sort_by_key(|known| known.revision);
-        jobs
+        self.finished.values().filter_map(|id| self.jobs.get(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(number: f64, revision: u64, phase: Phase) -> Known {
+        let job = Job { number, prompt_id: format!("{number}"), ..Job::default() };
+        Known::new(State { phase, ..State::waiting(engine::job_text(&job)) }, revision).unwrap()
+    }
+
+    #[test]
+    fn jobs_wait_by_their_numbers_and_then_as_they_came() {
+        let mut mirror = Mirror::default();
+        for (id, number, revision) in
+            [("a", 2.0, 1), ("b", -3.0, 2), ("c", 0.5, 3), ("d", 2.0, 4), ("e", -1.0, 5)]
+        {
+            mirror.note(id, known(number, revision, Phase::Waiting));
+        }
+        let order: Vec<u64> = mirror.waiting().map(|known| known.revision).collect();
+        assert_eq!(order, [2, 5, 3, 1, 4]);
+        assert_eq!(mirror.remaining(), 5);
+    }
+
+    #[test]
+    fn a_job_is_counted_in_one_phase_and_older_states_change_nothing() {
+        let mut mirror = Mirror::default();
+        for (revision, phase) in [(1, Phase::Waiting), (3, Phase::Claimed), (2, Phase::Waiting)] {
+            mirror.note("a", known(1.0, revision, phase));
+        }
+        assert_eq!((mirror.waiting_len(), mirror.claimed().count(), mirror.remaining()), (0, 1, 1));
+        mirror.note("a", known(1.0, 4, Phase::Finished));
+        assert_eq!((mirror.remaining(), mirror.finished().len()), (0, 1));
+        assert!(mirror.seconds_of(&[]).is_some(), "how long it took is remembered");
+        mirror.remove("a");
+        assert!(mirror.finished().is_empty() && mirror.jobs.is_empty());
     }
 }

@@ -5,30 +5,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::connection;
-use async_nats::jetstream::kv::Operation;
+use async_nats::jetstream::kv::{Entry, Operation};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{AckKind, Message};
 use engine::{
-    Abandoned, Choice, Claim, HistoryEntry, Job, JobFailure, JobFilter, JobPage, JobRecord, JobStatus,
-    JobStore, Milestone, QueueView, Record, SortBy, Wake, WorkerName,
+    Abandoned, Choice, Claim, HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, JobStore,
+    QueueView, Record, SortBy, Wake, WorkerName,
 };
 use futures_util::StreamExt;
 use tokio::runtime::Runtime;
 
-use crate::connection::{ClusterConfig, Connection};
+use crate::claims;
+use crate::connection::{Choosing, ClusterConfig, Connection};
 use crate::error::Error;
+use crate::registry::Holdings;
+use crate::scene::{self, Workers};
 use crate::state::{Known, Mirror, Phase, State};
 
-/// Workers that may be lost with a job before it counts as failed.
-const MOST_LOSSES: u32 = 3;
 /// Jobs that ended and nobody asked for.
 const MOST_ENDED: usize = 100_000;
 /// How long the end of a job is tried to be kept while the server is away.
 pub(crate) const FINISH_PATIENCE: Duration = Duration::from_secs(600);
-/// How long the server may take to say whether there is a job.
-const FETCH_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks for jobs of lost workers.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two tries.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
@@ -41,12 +40,21 @@ pub struct NatsStore {
     /// The messages of the claims of this process, by the claim's sequence.
     held: Mutex<HashMap<i64, Message>>,
     abandoned: Mutex<Vec<Abandoned>>,
+    pub(crate) choosing: Choosing,
+    pub(crate) lease: Duration,
+    /// What this process is called among the workers, if it is one.
+    own: Mutex<Option<String>>,
+    /// Says what this worker holds.
+    pub(crate) holdings: Mutex<Option<Arc<dyn Fn() -> Holdings + Send + Sync>>>,
+    /// When the jobs of lost workers were looked for last.
+    pub(crate) looked: Mutex<Instant>,
 }
 
 /// The copy of the states, and who is told of changes.
 #[derive(Default)]
 pub(crate) struct Copy {
     mirror: Mutex<Mirror>,
+    workers: Mutex<Workers>,
     wakes: Mutex<Vec<Wake>>,
     /// Jobs that were seen to end, for those who tell it.
     ended: Mutex<Vec<String>>,
@@ -55,6 +63,10 @@ pub(crate) struct Copy {
 impl Copy {
     pub(crate) fn mirror(&self) -> MutexGuard<'_, Mirror> {
         self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The jobs that were seen to end since it was asked last.
@@ -77,13 +89,13 @@ impl Copy {
         }
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|wake| wake());
     }
 }
 
 /// A state that was read, with its revision; 0 for none. A deleted one is `None` with a revision.
-type Found = (Option<State>, u64);
+pub(crate) type Found = (Option<State>, u64);
 
 impl NatsStore {
     /// Opens the queue of a pool, which is made if it is new.
@@ -98,6 +110,7 @@ impl NatsStore {
         let shared = Arc::<Copy>::default();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         threads.spawn(follow(Arc::clone(&connection), Arc::clone(&shared), ready));
+        threads.spawn(follow_workers(Arc::clone(&connection), Arc::clone(&shared)));
         // The entry of the protocol is always there, so the first round always ends.
         let waited =
             threads.block_on(async { tokio::time::timeout(Duration::from_secs(10), is_ready).await });
@@ -114,8 +127,18 @@ impl NatsStore {
                 }
             }
         });
-        let (held, abandoned) = (Mutex::default(), Mutex::default());
-        Ok(NatsStore { threads, connection, shared, held, abandoned })
+        Ok(NatsStore {
+            threads,
+            connection,
+            shared,
+            held: Mutex::default(),
+            abandoned: Mutex::default(),
+            choosing: config.choosing,
+            lease: config.lease,
+            own: Mutex::default(),
+            holdings: Mutex::default(),
+            looked: Mutex::new(Instant::now()),
+        })
     }
 
     /// The reasons of jobs that were given up, by id.
@@ -128,11 +151,24 @@ impl NatsStore {
         Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<i64, Message>> {
+    pub(crate) fn held(&self) -> MutexGuard<'_, HashMap<i64, Message>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn found(&self, id: &str) -> Result<Found, Error> {
+    pub(crate) fn own(&self) -> MutexGuard<'_, Option<String>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn abandon(&self, abandoned: Abandoned) {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(abandoned);
+    }
+
+    /// A state of the copy, which may be old.
+    pub(crate) fn seen(&self, id: &str) -> Option<(State, u64)> {
+        self.shared.mirror().jobs.get(id).map(|known| (known.state.clone(), known.revision))
+    }
+
+    pub(crate) async fn found(&self, id: &str) -> Result<Found, Error> {
         let entry = self.connection.states.entry(format!("job.{id}")).await;
         let Some(entry) = entry.map_err(|error| Error::request("give the state of a job", error))? else {
             return Ok((None, 0));
@@ -143,7 +179,7 @@ impl NatsStore {
     }
 
     /// Changes a state from a known revision; the copy has it at once.
-    async fn change(&self, id: &str, state: &State, revision: u64) -> Result<u64, Error> {
+    pub(crate) async fn change(&self, id: &str, state: &State, revision: u64) -> Result<u64, Error> {
         let key = format!("job.{id}");
         let changed = self.connection.states.update(key, state.bytes().into(), revision).await;
         let revision = changed.map_err(|error| Error::request("change the state of a job", error))?;
@@ -154,90 +190,38 @@ impl NatsStore {
     }
 
     async fn send(&self, job: &Job) -> Result<(), Error> {
-        let text = engine::job_text(job);
-        let message = PublishMessage::build().message_id(&job.prompt_id).payload(text.clone().into());
-        let sent = self.connection.jetstream.send_publish(self.connection.subject.clone(), message).await;
+        let mut state = State::waiting(engine::job_text(job));
+        {
+            let workers = self.shared.workers();
+            state.models = workers.models_of(&job.prompt);
+            if !state.models.is_empty() {
+                state.first_come_s = scene::first_come_s(&self.shared.mirror(), &workers, &state.models);
+            }
+        }
+        let payload = state.job.clone().into();
+        let message = PublishMessage::build().message_id(&job.prompt_id).payload(payload);
+        let message = message.header(claims::POOL_HEADER, self.connection.pool.as_str());
+        let subject = self.connection.subject(&claims::key_of(&state.models));
+        let sent = self.connection.jetstream.send_publish(subject, message).await;
         let sent = sent.map_err(|error| Error::request("take a job", error))?;
         sent.await.map_err(|error| Error::request("take a job", error))?;
         // A worker may have it already: then the state is there, and newer than this one.
-        match self.change(&job.prompt_id, &State::waiting(text), 0).await {
+        match self.change(&job.prompt_id, &state, 0).await {
             Err(error) if matches!(self.found(&job.prompt_id).await?, (_, 0)) => Err(error),
             _ => Ok(()),
         }
     }
 
-    async fn next_message(&self) -> Result<Option<Message>, Error> {
-        let failed = |why: String| Error::Request { what: "deliver a job", why };
-        let batch = self.connection.consumer.fetch().max_messages(1).messages().await;
-        let mut batch = batch.map_err(|error| failed(error.to_string()))?;
-        // A server that goes away after it was asked never says that there is nothing.
-        let next = tokio::time::timeout(FETCH_PATIENCE, batch.next()).await;
-        let next = next.map_err(|_| failed(format!("no answer in {} s", FETCH_PATIENCE.as_secs())))?;
-        next.transpose().map_err(|error| failed(error.to_string()))
-    }
-
-    /// Makes a delivered message a claim; none if its job is over, or was given up.
-    async fn take(&self, message: Message, worker: &WorkerName) -> Result<Option<(Claim, Message)>, Error> {
-        let text = String::from_utf8_lossy(&message.payload).into_owned();
-        let Ok(job) = engine::read_job(&text) else {
-            tracing::error!("a message of the queue is no job and is dropped");
-            acknowledge(&message, AckKind::Term).await;
-            return Ok(None);
-        };
-        let sequence = message.info().map_or(0, |info| info.stream_sequence.cast_signed());
-        let (state, revision) = self.found(&job.prompt_id).await?;
-        let mut state = match state {
-            None if revision == 0 => State::waiting(text),
-            Some(state) if state.phase != Phase::Finished => state,
-            // It was taken out of the queue, or ended; only the acknowledgement was lost.
-            _ => {
-                acknowledge(&message, AckKind::Ack).await;
-                return Ok(None);
-            }
-        };
-        if state.phase == Phase::Claimed {
-            state.losses += 1;
-            let lost = state.worker.as_deref().unwrap_or("unknown");
-            tracing::warn!("worker {lost} has not renewed its claim of job {} in time", job.prompt_id);
-        }
-        if state.losses >= MOST_LOSSES {
-            self.give_up(&job.prompt_id, state, revision).await?;
-            acknowledge(&message, AckKind::Ack).await;
-            return Ok(None);
-        }
-        state.phase = Phase::Claimed;
-        state.attempt += 1;
-        state.worker = Some(worker.0.to_string());
-        self.change(&job.prompt_id, &state, revision).await?;
-        let job = Job { was_requeued: state.attempt > 1, ..job };
-        let claim = Claim { sequence, attempt: state.attempt, worker: worker.clone(), job: Arc::new(job) };
-        Ok(Some((claim, message)))
-    }
-
-    /// Records a job as failed whose workers were lost, and keeps the reason.
-    async fn give_up(&self, id: &str, mut state: State, revision: u64) -> Result<(), Error> {
-        let record = lost_record(state.losses, state.worker.as_deref().unwrap_or("unknown"));
-        state.phase = Phase::Finished;
-        state.worker = None; // the last worker, if it comes back, must not take this end for its own
-        state.record = Some(engine::record_text(id, &record));
-        self.change(id, &state, revision).await?;
-        let reason = record.messages.iter().find_map(|message| match &message.milestone {
-            Milestone::Failed(failure) => Some(failure.message.clone()),
-            _ => None,
-        });
-        let kept = self.connection.states.put(format!("dead.{id}"), reason.unwrap_or_default().into()).await;
-        kept.map_err(|error| Error::request("keep a dead letter", error))?;
-        if let Ok(job) = engine::read_job(&state.job) {
-            let abandoned = Abandoned { job: Arc::new(job), record };
-            self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(abandoned);
-        }
-        self.shared.wake();
-        Ok(())
-    }
-
     /// Ends a claim with a new state; whether it was still the worker's. Tries again what cannot be known.
     async fn end(&self, claim: &Claim, to: impl Fn(State) -> State) -> Result<bool, Error> {
         let (id, worker) = (&claim.job.prompt_id, &claim.worker.0);
+        // The copy has what this process changed last; where it is old, the server refuses the change.
+        if let Some((state, revision)) =
+            self.seen(id).filter(|(state, _)| state.is_held_by(worker, claim.attempt))
+            && self.change(id, &to(state), revision).await.is_ok()
+        {
+            return Ok(true);
+        }
         let (state, revision) = self.found(id).await?;
         let Some(state) = state.filter(|state| state.is_of(worker, claim.attempt)) else { return Ok(false) };
         if !state.is_held_by(worker, claim.attempt) {
@@ -256,7 +240,7 @@ impl NatsStore {
         if self.connection.states.delete_expect_revision(key, Some(revision)).await.is_err() {
             return Ok(false); // somebody was faster
         }
-        self.shared.mirror().jobs.remove(id);
+        self.shared.mirror().remove(id);
         Ok(true)
     }
 }
@@ -284,21 +268,7 @@ impl JobStore for NatsStore {
         _lease: Duration,
         choose: &mut dyn FnMut(&Job) -> Choice,
     ) -> Result<Option<Claim>, engine::Error> {
-        if self.shared.mirror().remaining() == 0 {
-            return Ok(None);
-        }
-        while let Some(message) = self.threads.block_on(self.next_message())? {
-            let chosen = engine::read_job(&String::from_utf8_lossy(&message.payload)).map(|job| choose(&job));
-            if !matches!(chosen, Ok(Choice::Take) | Err(_)) {
-                self.threads.block_on(acknowledge(&message, AckKind::Nak(Some(PAUSE))));
-                return Ok(None);
-            }
-            if let Some((claim, message)) = self.threads.block_on(self.take(message, worker))? {
-                self.held().insert(claim.sequence, message);
-                return Ok(Some(claim));
-            }
-        }
-        Ok(None)
+        Ok(self.next_claim(worker, choose)?)
     }
 
     fn heartbeat(&self, claim: &Claim, _lease: Duration) -> Result<bool, engine::Error> {
@@ -428,9 +398,31 @@ fn is_wanted(known: &Known, filter: &JobFilter) -> bool {
 }
 
 /// Tells the server about a message. If that is lost, the message comes again and is seen to be over.
-async fn acknowledge(message: &Message, kind: AckKind) {
+pub(crate) async fn acknowledge(message: &Message, kind: AckKind) {
     if let Err(error) = message.ack_with(kind).await {
         tracing::warn!("an acknowledgement was not sent: {error}");
+    }
+}
+
+/// Listens to what workers say of themselves.
+async fn follow_workers(connection: Arc<Connection>, shared: Arc<Copy>) {
+    loop {
+        match connection.workers.watch_with_history(">").await {
+            Ok(mut watch) => {
+                while let Some(Ok(entry)) = watch.next().await {
+                    let Some(name) = entry.key.strip_prefix("worker.") else { continue };
+                    match entry.operation {
+                        Operation::Put => match serde_json::from_slice(&entry.value) {
+                            Ok(said) => shared.workers().note(said),
+                            Err(error) => tracing::warn!("what worker {name} says cannot be read: {error}"),
+                        },
+                        _ => shared.workers().forget(name),
+                    }
+                }
+            }
+            Err(error) => tracing::warn!("workers cannot be followed now: {error}"),
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -440,14 +432,14 @@ async fn follow(connection: Arc<Connection>, shared: Arc<Copy>, ready: tokio::sy
     loop {
         match connection.states.watch_with_history(">").await {
             Ok(mut watch) => {
+                let mut is_new = false;
                 while let Some(entry) = watch.next().await {
                     let Ok(entry) = entry else { break };
                     if let Some(id) = entry.key.strip_prefix("job.") {
-                        note(&shared, id, &entry);
+                        note(&shared, id, &entry, is_new);
                     }
-                    if entry.seen_current
-                        && let Some(ready) = ready.take()
-                    {
+                    is_new |= entry.seen_current;
+                    if is_new && let Some(ready) = ready.take() {
                         let _ = ready.send(()); // whoever opened it may be gone
                     }
                 }
@@ -458,41 +450,16 @@ async fn follow(connection: Arc<Connection>, shared: Arc<Copy>, ready: tokio::sy
     }
 }
 
-fn note(shared: &Copy, id: &str, entry: &async_nats::jetstream::kv::Entry) {
+fn note(shared: &Copy, id: &str, entry: &Entry, is_new: bool) {
     if entry.operation != Operation::Put {
-        shared.mirror().jobs.remove(id);
+        shared.mirror().remove(id);
     } else {
         let known = serde_json::from_slice::<State>(&entry.value).ok();
         match known.map(|state| Known::new(state, entry.revision)) {
-            Some(Ok(known)) => shared.note(id, known),
+            Some(Ok(known)) if is_new => shared.note(id, known),
+            Some(Ok(known)) => shared.note(id, known.aged()),
             _ => tracing::error!("the state of job {id} cannot be read"),
         }
     }
     shared.wake();
-}
-
-/// The record of a job whose workers were lost.
-fn lost_record(losses: u32, last: &str) -> Record {
-    let message = format!(
-        "{losses} workers were lost while this job was running, the last of them {last}, so it is not run again; \
-         their logs may say why. Queue it again to try once more"
-    );
-    let failure = JobFailure {
-        node: "".into(),
-        class: String::new(),
-        kind: "WorkerLost".to_owned(),
-        message,
-        executed: Vec::new(),
-        trace: Vec::new(),
-        inputs: graph::Map::new(),
-        outputs: Vec::new(),
-    };
-    let failed = engine::Message { at_ms: engine::now_ms(), milestone: Milestone::Failed(Box::new(failure)) };
-    Record {
-        status: JobStatus::Failed,
-        outputs: Default::default(),
-        identities: Default::default(),
-        messages: vec![failed],
-        worker: None,
-    }
 }

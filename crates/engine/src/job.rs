@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use graph::{Literal, Map, NodeId, Prompt};
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 
 use crate::message::{JobFailure, Message, Milestone, NodeIdentity};
 
@@ -67,6 +68,27 @@ pub struct HistoryEntry {
     pub messages: Vec<Message>,
     /// Which worker ran it, where there were several, by its device.
     pub worker: Option<String>,
+    /// Why that worker took it, where a queue had a choice.
+    pub dispatch: Option<Dispatch>,
+}
+
+/// Why a worker took a job, in the numbers by which it was decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// In a few words.
+    pub reason: String,
+    /// The model files that the job loads.
+    pub models: Vec<String>,
+    /// How long it had waited until then.
+    pub waited_s: f64,
+    /// How long it was predicted to wait, loading included, first come, first served.
+    pub first_come_s: Option<f64>,
+    /// How long loading what the worker lacks was predicted to take.
+    pub load_s: f64,
+    /// How long the wait for a worker that holds its models was predicted to be; none if there was none.
+    pub elsewhere_s: Option<f64>,
+    /// How many earlier jobs it passed over.
+    pub passed_over: usize,
 }
 
 /// The state of a job.

@@ -50,7 +50,7 @@ use crate::worker::Worker;
 
 pub use error::Error;
 pub use event::{Event, EventSink, JobEvent, Progress};
-pub use job::{HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, SortBy};
+pub use job::{Dispatch, HistoryEntry, Job, JobFilter, JobPage, JobRecord, JobStatus, SortBy};
 pub use message::{JobFailure, Message, Milestone, NodeIdentity};
 pub use place::{JobPlace, NamedDevices};
 pub use queue::{AcceptedJob, QueueView, Refused, Submission};

@@ -6,6 +6,7 @@ mod launches;
 mod load;
 mod ops;
 mod parts;
+mod queue;
 mod residency;
 mod served;
 mod server;
@@ -28,6 +29,7 @@ pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         BenchCase::Load => load::run(machine, args),
         BenchCase::Ops => ops::run(machine, args),
         BenchCase::Parts => parts::run(machine, args),
+        BenchCase::Queue => queue::run(machine, args),
         BenchCase::Residency => residency::run(machine, args),
         BenchCase::Served => served::run(machine, args),
         BenchCase::Server => server::run(machine, args),

@@ -514,10 +514,10 @@ pub(crate) struct BenchArgs {
     /// Steps of each job of `bench served`; the median of all but the first counts
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = steps())]
     pub(crate) steps: usize,
-    /// How many clients of `bench server` post prompts at once
+    /// How many clients of `bench server` and `bench queue` post prompts at once
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(crate) clients: usize,
-    /// How many prompts of `bench server` are posted in all
+    /// How many prompts of `bench server` and `bench queue` are posted in all
     #[arg(long, default_value_t = 400, value_name = "N")]
     pub(crate) prompts: usize,
     /// A ComfyUI install to measure beside us in `bench server`; --python names its Python
@@ -559,6 +559,8 @@ pub(crate) enum BenchCase {
     Step,
     /// The server as a program: start, memory, prompts, nodes whose outputs are known
     Server,
+    /// A queue that several machines share, with all of them on this one: jobs in a second, and how soon prompts are accepted
+    Queue,
     /// Models of videos: offloaded beside resident, two experts where one fits, frames written as MP4
     Video,
 }

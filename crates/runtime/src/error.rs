@@ -73,13 +73,24 @@ pub enum Error {
     #[error(transparent)]
     Picture(Box<dyn std::error::Error + Send + Sync>),
     /// From the file system.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}{}", what_to_do(source))]
     Io {
         /// Which file or folder.
         path: std::path::PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+/// What a user can do about what the system said, where that is known.
+fn what_to_do(source: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match source.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => {
+            "; there is no room for it on this machine: make some, or give a folder on another disk"
+        }
+        _ => "",
+    }
 }
 
 /// A result of this crate.

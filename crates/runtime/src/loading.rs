@@ -279,7 +279,7 @@ impl Runtime {
             self.residency.set_patches_unless(known.id, set.unwrap_or_default(), cancel)?;
             known.patches = patches;
         }
-        let session = self.residency.open(known.id, cancel)?;
+        let session = self.open_measured(known.id, cancel)?;
         self.stats.begin(ModelStats {
             fp8_products: known.planned.fp8_products,
             ..ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan)
@@ -291,6 +291,20 @@ impl Runtime {
             id: known.id,
             planned: known.planned.clone(),
         })
+    }
+
+    /// A session, and what making the copies took if there were none.
+    fn open_measured(&self, id: ModelId, cancel: &Cancel) -> Result<Session> {
+        let (is_there, since) = (self.residency.is_staged(id), Instant::now());
+        let session = self.residency.open(id, cancel)?;
+        if !is_there {
+            let seconds = since.elapsed().as_secs_f64();
+            let models = self.residency.models();
+            let loaded = models.iter().find(|model| model.id == id);
+            let bytes = loaded.map_or(0, |model| model.bytes.iter().map(|(_, bytes)| bytes).sum());
+            self.stats.loaded(bytes, seconds);
+        }
+        Ok(session)
     }
 
     /// The model loaded under a plan that holds for the work. One whose copies are made stays as it is while it leaves

@@ -199,6 +199,12 @@ impl Runtime {
     pub fn stats(&self) -> Vec<ModelStats> {
         self.stats.list()
     }
+
+    /// Bytes of models whose copies are made in a second, as it was lately; none before the first.
+    #[must_use]
+    pub fn load_bytes_per_s(&self) -> Option<f64> {
+        self.stats.load_bytes_per_s()
+    }
 }
 
 /// When a file was last changed, as far as the system says.

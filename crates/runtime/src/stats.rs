@@ -71,7 +71,12 @@ impl ModelStats {
 #[derive(Debug, Default)]
 pub(crate) struct StatsTable {
     models: Mutex<BTreeMap<ModelId, Run>>,
+    /// Bytes that were loaded and the seconds that it took; what is longer ago counts less.
+    loads: Mutex<(f64, f64)>,
 }
+
+/// What remains of earlier loads when another one counts.
+const EARLIER_LOADS: f64 = 0.7;
 
 #[derive(Debug)]
 struct Run {
@@ -81,6 +86,18 @@ struct Run {
 }
 
 impl StatsTable {
+    /// The copies of a model were made.
+    pub(crate) fn loaded(&self, bytes: u64, seconds: f64) {
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        *loads = (EARLIER_LOADS * loads.0 + bytes as f64, EARLIER_LOADS * loads.1 + seconds);
+    }
+
+    /// Bytes of models that are loaded in a second; none before the first.
+    pub(crate) fn load_bytes_per_s(&self) -> Option<f64> {
+        let (bytes, seconds) = *self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        (bytes > 0.0 && seconds > 0.0).then(|| bytes / seconds)
+    }
+
     pub(crate) fn list(&self) -> Vec<ModelStats> {
         self.lock().values().map(|run| run.stats.clone()).collect()
     }
@@ -222,6 +239,18 @@ fn median(seconds: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_loads_count_more_than_early_ones() {
+        let table = StatsTable::default();
+        assert_eq!(table.load_bytes_per_s(), None);
+        table.loaded(100, 1.0);
+        assert_eq!(table.load_bytes_per_s(), Some(100.0));
+        for _ in 0..20 {
+            table.loaded(1000, 1.0);
+        }
+        assert!(table.load_bytes_per_s().is_some_and(|rate| rate > 990.0));
+    }
 
     #[test]
     fn the_median_step_counts_and_a_new_run_forgets_the_last() {

@@ -232,7 +232,7 @@ fn list_entry(row: &Row<'_>) -> rusqlite::Result<Result<HistoryEntry, Error>> {
             (reading.nodes(shown)?, reading.identities(meta)?, reading.messages(messages)?);
         let prompt_id = id.clone();
         let job = Job { number, prompt_id, extra_data, outputs, client_id, was_requeued, ..Job::default() };
-        Ok(HistoryEntry { job, outputs: shown, identities, succeeded, messages, worker })
+        Ok(HistoryEntry { job, outputs: shown, identities, succeeded, messages, worker, dispatch: None })
     };
     Ok(decode())
 }

@@ -81,7 +81,7 @@ impl Front {
 fn note_workers(workers: &[WorkerEntry], known: &mut BTreeSet<String>, folders: &Folders) {
     let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (key, names) in workers.iter().flat_map(|worker| &worker.files) {
-        files.entry(key.clone()).or_default().extend(names.iter().cloned());
+        files.entry(key.clone()).or_default().extend(names.keys().cloned());
     }
     folders.set_elsewhere(files.into_iter().map(|(key, names)| (key, names.into_iter().collect())).collect());
     let here: BTreeSet<String> = workers.iter().map(|worker| worker.name.clone()).collect();

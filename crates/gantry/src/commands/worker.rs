@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use cluster::{NatsStore, Order, SharedFiles, WorkerDevice, WorkerEntry};
+use cluster::{Holdings, NatsStore, Order, SharedFiles, WorkerDevice, WorkerEntry};
 use engine::{Engine, EngineConfig, Event, EventSink, JobEvent, Milestone, WorkerName};
+use meta::DeviceId;
 use runtime::{Runtime, Settings};
 use serde_json::json;
 use server::files::LogRing;
@@ -59,6 +60,8 @@ pub(super) fn run(machine: &Machine, args: &WorkerArgs, notes: &[String]) -> Res
         pool: args.queue.pool.clone(),
         version: VERSION.to_owned(),
         classes: catalogue.len(),
+        seats: workers.len().max(1),
+        capacity_bytes: capacity_bytes(machine, &workers, runtime.compute),
         since_ms: engine::now_ms(),
         ..WorkerEntry::default()
     };
@@ -86,6 +89,8 @@ pub(super) fn run(machine: &Machine, args: &WorkerArgs, notes: &[String]) -> Res
     } else {
         format!("worker {name}\n")
     }));
+    let asked = Arc::downgrade(&runtime);
+    store.set_holdings(move || asked.upgrade().map_or_else(Holdings::default, |runtime| holdings(&runtime)));
     work(&store, &engine, &runtime, &sink, about)?;
     serving::empty(&own_temp)?;
     Ok(ExitCode::SUCCESS)
@@ -125,7 +130,7 @@ fn work(
                 about.files = files(runtime);
             }
             signs += 1;
-            describe(&mut about, engine, sink);
+            describe(&mut about, engine, runtime, sink);
             if let Err(error) = store.announce(&about) {
                 tracing::warn!("{error}");
             }
@@ -140,7 +145,7 @@ fn work(
 }
 
 /// What it has and does now.
-fn describe(about: &mut WorkerEntry, engine: &Engine, sink: &Telling) {
+fn describe(about: &mut WorkerEntry, engine: &Engine, runtime: &Runtime, sink: &Telling) {
     let report = engine.worker().report();
     about.devices = report
         .devices
@@ -155,19 +160,42 @@ fn describe(about: &mut WorkerEntry, engine: &Engine, sink: &Telling) {
             }
         })
         .collect();
-    let held = report.models.iter().filter(|model| model.staged);
-    about.models = held.map(|model| model.name.clone()).collect();
+    let Holdings { models, load_bytes_per_s } = holdings(runtime);
+    (about.models, about.load_bytes_per_s) = (models, load_bytes_per_s);
     about.running = sink.work().keys().cloned().collect();
     about.jobs_done = sink.done.load(Ordering::Relaxed);
     let seconds = sink.micros.load(Ordering::Relaxed) as f64 / 1e6;
     about.seconds_per_job = if about.jobs_done > 0 { seconds / about.jobs_done as f64 } else { 0.0 };
 }
 
-/// The model files that it can load.
-fn files(runtime: &Runtime) -> BTreeMap<String, Vec<String>> {
+/// The models that it holds now, and how fast it loads others.
+fn holdings(runtime: &Runtime) -> Holdings {
+    let models = runtime.residency.models();
+    Holdings {
+        models: models.into_iter().filter(|model| model.staged).map(|model| model.name).collect(),
+        load_bytes_per_s: runtime.load_bytes_per_s().unwrap_or(0.0),
+    }
+}
+
+/// The memory of the device that a job computes on.
+fn capacity_bytes(machine: &Machine, workers: &[DeviceId], compute: DeviceId) -> u64 {
+    let devices = if workers.is_empty() { vec![compute] } else { workers.to_vec() };
+    let devices = devices.into_iter().filter_map(|id| machine.registry().get(id).ok());
+    devices.filter_map(|device| device.memory().ok()).map(|memory| memory.total).min().unwrap_or(0)
+}
+
+/// The model files that it can load, with their bytes.
+fn files(runtime: &Runtime) -> BTreeMap<String, BTreeMap<String, u64>> {
     let folders = &runtime.folders;
-    let listed = folders.keys().filter(|key| *key != "custom_nodes");
-    listed.map(|key| (key.to_owned(), folders.list(key))).filter(|(_, names)| !names.is_empty()).collect()
+    let bytes = |key: &str, name: &str| {
+        let about = folders.find(key, name).and_then(|path| std::fs::metadata(path).ok());
+        about.map_or(0, |about| about.len())
+    };
+    let listed = folders.keys().filter(|key| *key != "custom_nodes").map(|key| {
+        let files = folders.list(key).into_iter().map(|name| (name.clone(), bytes(key, &name)));
+        (key.to_owned(), files.collect::<BTreeMap<_, _>>())
+    });
+    listed.filter(|(_, files)| !files.is_empty()).collect()
 }
 
 /// The name, and what no other worker has behind it.

@@ -26,7 +26,7 @@ fn to_text(workers: &[WorkerEntry], pool: &str) -> String {
     if workers.is_empty() {
         return format!("no worker of pool {pool} is there; start one with gantry worker\n");
     }
-    let mut table = Table::new(&["worker", "does", "jobs", "s/job", "devices", "models", "version"]);
+    let mut table = Table::new(&["worker", "does", "jobs", "s/job", "loads", "devices", "models", "version"]);
     for worker in workers {
         let does = match (worker.running.first(), worker.is_draining) {
             (Some(job), false) => job.clone(),
@@ -37,12 +37,17 @@ fn to_text(workers: &[WorkerEntry], pool: &str) -> String {
         let device = |device: &cluster::WorkerDevice| {
             format!("{} {} of {} free", device.id, ByteSize(device.free_bytes), ByteSize(device.total_bytes))
         };
+        let loads = match worker.load_bytes_per_s {
+            rate if rate > 0.0 => format!("{}/s", ByteSize(rate as u64)),
+            _ => "-".to_owned(),
+        };
         let devices: Vec<String> = worker.devices.iter().map(device).collect();
         table.row(&[
             &worker.name,
             &does,
             &worker.jobs_done.to_string(),
             &format!("{:.2}", worker.seconds_per_job),
+            &loads,
             &devices.join(", "),
             &worker.models.join(", "),
             &worker.version,
@@ -62,9 +67,11 @@ mod tests {
             name: "a-1".to_owned(),
             running: vec!["job-7".to_owned()],
             is_draining: true,
+            load_bytes_per_s: f64::from(1 << 30),
             ..WorkerEntry::default()
         };
         let text = to_text(&[busy, WorkerEntry { name: "b-2".to_owned(), ..WorkerEntry::default() }], "x");
         assert!(text.contains("job-7, then ends") && text.contains("waits"), "{text}");
+        assert!(text.contains(&format!("{}/s", ByteSize(1 << 30))), "{text}");
     }
 }

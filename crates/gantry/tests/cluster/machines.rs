@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use testkit::ScratchDir;
 
 use crate::http::{self, Answer};
+use crate::prompts;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LINE: &str = "To see the GUI go to: http://";
@@ -40,7 +41,8 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) struct Nats {
     port: u16,
     child: Child,
-    _folder: ScratchDir,
+    folder: ScratchDir,
+    extra: Vec<String>,
 }
 
 impl Nats {
@@ -53,11 +55,21 @@ impl Nats {
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = ScratchDir::new().unwrap();
-        let mut command = Command::new("nats-server");
-        command.args(["-a", "127.0.0.1", "-js", "-p", &port.to_string(), "-sd"]).arg(folder.path());
-        let child = command.args(extra).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        until("nats-server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Some(Nats { port, child, _folder: folder })
+        let extra: Vec<String> = extra.iter().map(|word| (*word).to_owned()).collect();
+        let child = spawn(port, &folder, &extra);
+        Some(Nats { port, child, folder, extra })
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub(crate) fn stop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Kills it, as `kill -9` does, if it is there, and starts it anew on its files.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.child = spawn(self.port, &self.folder, &self.extra);
     }
 
     pub(crate) fn address(&self) -> String {
@@ -70,6 +82,14 @@ impl Drop for Nats {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn spawn(port: u16, folder: &ScratchDir, extra: &[String]) -> Child {
+    let mut command = Command::new("nats-server");
+    command.args(["-a", "127.0.0.1", "-js", "-p", &port.to_string(), "-sd"]).arg(folder.path());
+    let child = command.args(extra).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("nats-server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    child
 }
 
 /// A front and its workers, each with folders of its own.
@@ -87,6 +107,10 @@ impl Machines {
     }
 
     fn start(&self, command: &str, folder: &str, more: &[&str]) -> (Child, String) {
+        self.start_as(program(), command, folder, more)
+    }
+
+    fn start_as(&self, mut starting: Command, command: &str, folder: &str, more: &[&str]) -> (Child, String) {
         let base = self.folder.join(folder);
         std::fs::create_dir_all(&base).unwrap();
         let log = File::options()
@@ -94,7 +118,6 @@ impl Machines {
             .append(true)
             .open(self.folder.join(format!("{folder}.log")))
             .unwrap();
-        let mut starting = program();
         starting.args([command, "--cpu", "--testing-nodes", "--queue", &self.queue, "--queue-lease", LEASE]);
         starting.arg("--base-directory").arg(&base).args(more);
         let mut child = starting.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -104,7 +127,7 @@ impl Machines {
         (child, line)
     }
 
-    fn log(&self, folder: &str) -> String {
+    pub(crate) fn log(&self, folder: &str) -> String {
         std::fs::read_to_string(self.folder.join(format!("{folder}.log"))).unwrap_or_default()
     }
 
@@ -116,11 +139,52 @@ impl Machines {
 
     /// Kills the front, as `kill -9` does, and starts one with empty folders.
     pub(crate) fn restart_front(&mut self) {
+        self.kill_front();
+        std::fs::remove_dir_all(self.folder.join("front")).unwrap();
+        self.start_front();
+    }
+
+    pub(crate) fn kill_front(&mut self) {
         let (mut child, _) = self.front.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        std::fs::remove_dir_all(self.folder.join("front")).unwrap();
-        self.start_front();
+    }
+
+    pub(crate) fn front_address(&self) -> Option<SocketAddr> {
+        self.front.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Kills the worker that was started under this name.
+    pub(crate) fn kill_worker_called(&mut self, name: &str) {
+        let own = |told: &&String| told.rsplit_once('-').is_some_and(|(own, _)| own == name);
+        let told = self.workers.keys().find(own).unwrap().clone();
+        self.kill_worker(&told);
+    }
+
+    /// The last lines of all logs.
+    pub(crate) fn end_of_logs(&self) -> String {
+        let logs = ["front", "one", "two", "three"].map(|name| {
+            let log = self.log(name);
+            let lines: Vec<&str> = log.lines().collect();
+            format!("--- {name}\n{}\n", lines[lines.len().saturating_sub(15)..].join("\n"))
+        });
+        logs.concat()
+    }
+
+    /// Puts the model that comes with the program into the folders of a worker that will be started.
+    pub(crate) fn put_demo_model(&self, name: &str) {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo");
+        let files = [
+            ("diffusion_models", prompts::FLUX),
+            ("text_encoders", prompts::CLIP_L),
+            ("text_encoders", prompts::T5),
+            ("vae", prompts::AUTOENCODER),
+        ];
+        for (kind, file) in files {
+            let folder = self.folder.join(name).join("models").join(kind);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::copy(demo.join(file), folder.join(file)).unwrap();
+        }
     }
 
     pub(crate) fn start_worker(&mut self, name: &str) {
@@ -131,6 +195,24 @@ impl Machines {
         let (child, line) = self.start("worker", name, &["--name", name, "--pool", pool, "--json"]);
         let told: Value = serde_json::from_str(&line).unwrap();
         self.workers.insert(told["worker"].as_str().unwrap().to_owned(), child);
+    }
+
+    /// A worker that can write files of so many bytes and none that is larger, as on a disk that is nearly full.
+    pub(crate) fn start_worker_with_room(&mut self, name: &str, bytes: usize) {
+        let mut command = Command::new("sh");
+        let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", bytes / 512);
+        command.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_gantry")]);
+        command.envs(program().get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command.stdin(Stdio::null());
+        let (child, line) = self.start_as(command, "worker", name, &["--name", name, "--json"]);
+        let told: Value = serde_json::from_str(&line).unwrap();
+        self.workers.insert(told["worker"].as_str().unwrap().to_owned(), child);
+    }
+
+    /// Sends a signal to a worker.
+    pub(crate) fn signal(&self, name: &str, signal: &str) {
+        let id = self.workers[name].id().to_string();
+        assert!(Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap().success());
     }
 
     pub(crate) fn kill_worker(&mut self, name: &str) {

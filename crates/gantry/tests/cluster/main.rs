@@ -2,9 +2,14 @@
 //! killed or the front starts anew, and refusals say what to do. Where no nats-server is installed, the tests say so and end.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod chaos;
 #[path = "../serve/http.rs"]
 mod http;
+mod listener;
 mod machines;
+#[path = "../serve/prompts.rs"]
+#[expect(dead_code, reason = "the tests of the server use all of it")]
+mod prompts;
 
 use std::process::Command;
 use std::time::Duration;
@@ -140,4 +145,120 @@ fn a_pools_jobs_are_its_own() {
     );
     machines.start_worker("own");
     assert_eq!(machines.wait(&id)["status"]["status_str"], "success");
+}
+
+/// A process that stands still, as one does whose machine or driver hangs: its job runs elsewhere, and when it goes on it
+/// learns that.
+#[test]
+fn the_job_of_a_worker_that_hangs_runs_elsewhere() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker("one");
+    machines.start_worker("two");
+    until("both workers", || machines.workers().len() == 2);
+    let id = machines.queue(&slow_picture(1.0, "hung"));
+    let hung = machines.until_somebody_runs(&id);
+    machines.signal(&hung, "STOP");
+    let entry = machines.wait(&id);
+    assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+    assert_ne!(entry["worker"], json!(hung), "{entry}");
+    machines.signal(&hung, "CONT");
+    until("it says that it lost the job", || {
+        let log = machines.log(hung.rsplit_once('-').unwrap().0);
+        log.contains("went to another worker")
+    });
+    let others = machines.log(entry["worker"].as_str().unwrap().rsplit_once('-').unwrap().0);
+    assert!(others.contains("has not renewed its claim"), "{others}");
+    assert_eq!(machines.get(&format!("/history/{id}"))[&id], entry, "it ended once");
+}
+
+/// A worker that cannot write what it made: the job fails and says why, and the worker goes on.
+#[test]
+fn a_full_disk_at_a_worker_is_told() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker_with_room("small", 64 << 10);
+    let picture = |side: usize| {
+        json!({
+            "1": { "class_type": "StubImage",
+                "inputs": { "content": "NOISE", "height": side, "width": side, "batch_size": 1 } },
+            "3": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "large" } },
+        })
+    };
+    let entry = machines.wait(&machines.queue(&picture(512)));
+    assert_eq!(entry["status"]["status_str"], "error", "{entry}");
+    assert!(entry.to_string().contains("there is no room for it on this machine"), "{entry}");
+    machines.run(&picture(16));
+}
+
+/// The queue's server goes away while a front and a worker are there.
+#[test]
+fn a_front_says_that_its_queue_is_away_and_goes_on_when_it_is_back() {
+    let Some(mut nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    machines.start_worker("one");
+    machines.run(&slow_picture(0.0, "before"));
+    nats.stop();
+    let body = json!({ "prompt": slow_picture(0.0, "away") }).to_string();
+    let refused = machines.ask("POST", "/prompt", body.as_bytes());
+    assert!(
+        refused.status >= 500 && refused.text().contains("the queue did not take a job"),
+        "{}",
+        refused.text()
+    );
+    let readiness = machines.ask("GET", "/readyz", b"");
+    assert!(
+        readiness.status == 503 && readiness.text().contains("the queue did not"),
+        "{}",
+        readiness.text()
+    );
+    assert_eq!(machines.ask("GET", "/healthz", b"").status, 200, "the front itself is well");
+    nats.restart();
+    until("the front is ready again", || machines.ask("GET", "/readyz", b"").status == 200);
+    machines.run(&slow_picture(0.0, "after"));
+}
+
+/// Two workers have the files of a model and a third has not: who loaded it gets all jobs of it.
+#[test]
+fn jobs_go_to_the_worker_that_holds_their_model() {
+    let Some(nats) = Nats::start(&[]) else { return };
+    let mut machines = Machines::new(&nats);
+    machines.start_front();
+    for name in ["one", "two"] {
+        machines.put_demo_model(name);
+        machines.start_worker(name);
+    }
+    machines.start_worker("bare");
+    until("all workers", || machines.workers().len() == 3);
+    let list = "/object_info/UNETLoader";
+    until("the front lists the file", || machines.get(list).to_string().contains(prompts::FLUX));
+    let picture = |seed: u32| {
+        let mut prompt = prompts::text_to_image(64, 1);
+        prompt["6"]["inputs"]["seed"] = json!(seed);
+        prompt
+    };
+    let first = machines.run(&picture(1));
+    assert_eq!(first["dispatch"]["reason"], "held nowhere", "{first}");
+    assert!(first["dispatch"]["load_s"].as_f64().unwrap() > 0.0, "{first}");
+    let files = [prompts::AUTOENCODER, prompts::CLIP_L, prompts::FLUX, prompts::T5];
+    assert_eq!(first["dispatch"]["models"], json!(files));
+    for seed in 2..6 {
+        let entry = machines.run(&picture(seed));
+        assert_eq!(
+            (&entry["worker"], &entry["dispatch"]["reason"]),
+            (&first["worker"], &json!("held")),
+            "{entry}"
+        );
+    }
+    let workers = machines.workers();
+    let holder = workers.iter().find(|worker| worker["name"] == first["worker"]).unwrap();
+    assert!(holder["models"].to_string().contains(prompts::FLUX), "{holder}");
+    assert!(holder["load_bytes_per_s"].as_f64().unwrap() > 0.0, "{holder}");
+    let id = machines.queue(&picture(9));
+    machines.wait(&id);
+    let listed = machines.get(&format!("/api/jobs/{id}"));
+    assert_eq!(listed["dispatch"]["reason"], "held", "{listed}");
 }

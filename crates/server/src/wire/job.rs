@@ -38,10 +38,21 @@ pub(crate) fn history_entry(entry: &HistoryEntry) -> Value {
     shown
 }
 
-/// Who ran it, where there were several.
+/// Who ran it, where there were several, and why.
 fn add_worker(shown: &mut Value, entry: &HistoryEntry) {
     if let Some(worker) = &entry.worker {
         shown["worker"] = json!(worker);
+    }
+    if let Some(why) = &entry.dispatch {
+        shown["dispatch"] = json!({
+            "reason": why.reason,
+            "models": why.models,
+            "waited_s": why.waited_s,
+            "first_come_s": why.first_come_s,
+            "load_s": why.load_s,
+            "elsewhere_s": why.elsewhere_s,
+            "passed_over": why.passed_over,
+        });
     }
 }
 

@@ -54,6 +54,7 @@ fn entry(outputs: &str, last: Milestone) -> HistoryEntry {
         succeeded: last == Milestone::Succeeded,
         messages: vec![message(10, Milestone::Started), message(25, last)],
         worker: None,
+        dispatch: None,
     }
 }
 
@@ -68,6 +69,22 @@ fn of_several_workers_the_one_that_ran_it_is_named() {
     assert_eq!(history_entry(&alone).get("worker"), None);
     assert_eq!(history_entry(&several)["worker"], "cuda:1");
     assert_eq!(listed(&record(several, JobStatus::Completed))["worker"], "cuda:1");
+    let why = engine::Dispatch {
+        reason: "held".to_owned(),
+        models: vec!["a".to_owned()],
+        waited_s: 2.0,
+        first_come_s: Some(3.5),
+        load_s: 0.0,
+        elsewhere_s: None,
+        passed_over: 4,
+    };
+    let sent = HistoryEntry { dispatch: Some(why), ..alone.clone() };
+    assert_eq!(history_entry(&alone).get("dispatch"), None);
+    assert_eq!(
+        history_entry(&sent)["dispatch"],
+        json!({ "reason": "held", "models": ["a"], "waited_s": 2.0, "first_come_s": 3.5, "load_s": 0.0,
+            "elsewhere_s": null, "passed_over": 4 })
+    );
 }
 
 #[test]

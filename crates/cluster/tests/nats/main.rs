@@ -1,9 +1,10 @@
 //! The shared queue against a real nats-server, where one is installed; otherwise each test says so and ends.
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+mod affinity;
+mod server;
+
 use std::collections::HashMap;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,90 +15,20 @@ use runtime::folders::Place;
 use runtime::{FileExchange, Folders};
 use testkit::ScratchDir;
 
+use server::{Server, record, soon};
+
 const LEASE: Duration = Duration::from_millis(900);
-
-/// A server of its own, on loopback, with its files in a scratch folder.
-struct Server {
-    port: u16,
-    folder: ScratchDir,
-    extra: Vec<String>,
-    child: Child,
-}
-
-impl Server {
-    fn start(extra: &[&str]) -> Option<Server> {
-        if Command::new("nats-server").arg("--version").output().is_err() {
-            eprintln!("nats-server is not installed (apt-get install nats-server): this test is left out");
-            return None;
-        }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let folder = ScratchDir::new().unwrap();
-        let extra: Vec<String> = extra.iter().map(|word| (*word).to_owned()).collect();
-        let child = spawn(port, &folder, &extra);
-        Some(Server { port, folder, extra, child })
-    }
-
-    fn restart(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.child = spawn(self.port, &self.folder, &self.extra);
-    }
-
-    fn config(&self, pool: &str) -> ClusterConfig {
-        let address = format!("nats://127.0.0.1:{}", self.port);
-        ClusterConfig { lease: LEASE, ..ClusterConfig::new(&address, pool) }
-    }
-
-    fn open(&self, pool: &str) -> NatsStore {
-        NatsStore::open(&self.config(pool)).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(port: u16, folder: &ScratchDir, extra: &[String]) -> Child {
-    let mut command = Command::new("nats-server");
-    command.args(["-a", "127.0.0.1", "-js", "-p", &port.to_string(), "-sd"]).arg(folder.path()).args(extra);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(10);
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(Instant::now() < until, "nats-server does not listen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child
-}
 
 fn job(store: &NatsStore) -> Job {
     let prompt_id = uuid::Uuid::new_v4().to_string();
     Job { number: store.take_number(None, false), prompt_id, ..Job::default() }
 }
 
-fn record() -> Record {
-    let (outputs, identities) = Default::default();
-    Record { status: JobStatus::Completed, outputs, identities, messages: Vec::new(), worker: None }
-}
-
-/// Asks until there is an answer.
-fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(15);
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_job_sent_to_one_machine_runs_on_another_and_all_know() {
     let Some(server) = Server::start(&[]) else { return };
-    let (front, worker, foreign) = (server.open("a"), server.open("a"), server.open("b"));
+    let (front, worker, foreign) =
+        (server.open("a", LEASE), server.open("a", LEASE), server.open("b", LEASE));
     let job = job(&front);
     let id = job.prompt_id.clone();
     front.submit(job.clone()).unwrap();
@@ -121,7 +52,7 @@ fn a_job_sent_to_one_machine_runs_on_another_and_all_know() {
 #[test]
 fn what_is_cancelled_does_not_run_and_what_is_released_does() {
     let Some(server) = Server::start(&[]) else { return };
-    let (store, name) = (server.open("a"), WorkerName::new());
+    let (store, name) = (server.open("a", LEASE), WorkerName::new());
     let (cancelled, kept) = (job(&store), job(&store));
     let kept_id = kept.prompt_id.clone();
     let ids = [cancelled.prompt_id.clone()];
@@ -144,7 +75,7 @@ fn what_is_cancelled_does_not_run_and_what_is_released_does() {
 #[test]
 fn a_job_whose_workers_hang_is_given_up_after_three_with_a_reason() {
     let Some(server) = Server::start(&[]) else { return };
-    let (store, other) = (server.open("a"), server.open("a"));
+    let (store, other) = (server.open("a", LEASE), server.open("a", LEASE));
     let job = job(&store);
     let id = job.prompt_id.clone();
     store.submit(job).unwrap();
@@ -167,13 +98,38 @@ fn a_job_whose_workers_hang_is_given_up_after_three_with_a_reason() {
     assert!(!store.finish(&claims[2], &record()).unwrap());
 }
 
+/// A server may pass what one pool is sent on to another.
+#[test]
+fn a_job_that_was_sent_to_another_pool_is_given_up_with_a_reason() {
+    let Some(server) = Server::start(&[]) else { return };
+    let store = server.open("a", LEASE);
+    let foreign = job(&store);
+    let threads = tokio::runtime::Runtime::new().unwrap();
+    threads.block_on(async {
+        let client = async_nats::connect(&server.config("a", LEASE).address).await.unwrap();
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("Gantry-Pool", "b");
+        let text = engine::job_text(&foreign);
+        client.publish_with_headers("gantry.a.jobs.any", headers, text.into()).await.unwrap();
+        client.flush().await.unwrap();
+    });
+    // Nobody knows of it until a job of its kind is looked for.
+    let own = job(&store);
+    store.submit(own.clone()).unwrap();
+    let claim = soon("the own one is claimed", || store.claim(&WorkerName::new(), LEASE).unwrap());
+    assert_eq!(claim.job.prompt_id, own.prompt_id);
+    let reason = soon("the foreign one is given up", || store.dead_letter(&foreign.prompt_id).unwrap());
+    assert!(reason.contains("was sent to pool b and came to pool a"), "{reason}");
+    assert_eq!(soon("it is recorded", || store.finished(&foreign.prompt_id).unwrap()).0, JobStatus::Failed);
+}
+
 #[test]
 fn refusals_say_what_to_do() {
     let Some(server) = Server::start(&["--user", "gantry", "--pass", "right"]) else { return };
     let refusal = |config: &ClusterConfig| NatsStore::open(config).err().unwrap();
     let with = |password: &str| {
         let user = Some(("gantry".to_owned(), password.to_owned()));
-        ClusterConfig { user, ..server.config("a") }
+        ClusterConfig { user, ..server.config("a", LEASE) }
     };
     let wrong = refusal(&with("wrong"));
     assert!(matches!(wrong, Error::Credentials { .. }), "{wrong}");
@@ -213,7 +169,7 @@ impl EventSink for Notes {
 #[test]
 fn fronts_are_told_in_order_and_of_ends_that_nobody_told() {
     let Some(server) = Server::start(&[]) else { return };
-    let (front, worker) = (Arc::new(server.open("a")), server.open("a"));
+    let (front, worker) = (Arc::new(server.open("a", LEASE)), server.open("a", LEASE));
     let notes = Arc::new(Notes::default());
     front.relay(Arc::clone(&notes) as Arc<dyn EventSink>).unwrap();
     let told = |id: &str, event: JobEvent| {
@@ -256,8 +212,9 @@ fn fronts_are_told_in_order_and_of_ends_that_nobody_told() {
 #[test]
 fn files_are_brought_and_changed_ones_brought_again() {
     let Some(server) = Server::start(&[]) else { return };
-    let machine =
-        |folder: &ScratchDir| SharedFiles::new(Arc::new(server.open("a")), Folders::at(folder.path()), None);
+    let machine = |folder: &ScratchDir| {
+        SharedFiles::new(Arc::new(server.open("a", LEASE)), Folders::at(folder.path()), None)
+    };
     let (here, there) = (ScratchDir::new().unwrap(), ScratchDir::new().unwrap());
     let (one, two) = (machine(&here), machine(&there));
     assert!(!two.bring(Place::Input, "a b/ö.png").unwrap(), "nobody has it");
@@ -276,13 +233,13 @@ fn files_are_brought_and_changed_ones_brought_again() {
 fn every_job_ends_once_though_workers_vanish_and_the_server_restarts() {
     const JOBS: usize = 120;
     let Some(mut server) = Server::start(&[]) else { return };
-    let front = Arc::new(server.open("a"));
+    let front = Arc::new(server.open("a", LEASE));
     let (done, turn, is_over) =
         (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
     let workers: Vec<_> = (0..3)
         .map(|_| {
             let (store, done, turn, is_over) =
-                (server.open("a"), done.clone(), turn.clone(), is_over.clone());
+                (server.open("a", LEASE), done.clone(), turn.clone(), is_over.clone());
             std::thread::spawn(move || {
                 let mut ended: HashMap<String, usize> = HashMap::new();
                 while !is_over.load(Ordering::Relaxed) {
