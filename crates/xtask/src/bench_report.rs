@@ -2,6 +2,7 @@
 //! docs/results, so that no figure in them is typed by hand. With `--check` it only says whether the pages are what they give.
 
 mod codec;
+mod families;
 mod figure;
 mod launches;
 mod readme;
@@ -244,6 +245,8 @@ fn page(results: &Path) -> Result<String> {
     for name in ["flux-h200", "flux-split-h200"] {
         flux(&mut text, &read(results, name)?)?;
     }
+    families::section(&mut text, results)?;
+    families::parts(&mut text, &read(results, "parts-h200")?)?;
     load(&mut text, &read(results, "load-h200")?)?;
     cpu(&mut text, &read(results, "steps-cpu")?)?;
     server(&mut text, &read(results, "server-2-cores")?)?;
