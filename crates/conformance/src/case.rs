@@ -24,6 +24,8 @@ pub(crate) struct Case {
     run: Run,
     naive: Option<Naive>,
     exact: bool,
+    /// The relative error that passes, where it is more than others may have.
+    within: f64,
 }
 
 /// What goes in.
@@ -113,7 +115,18 @@ impl Case {
             run: Arc::new(run),
             naive: Some(Arc::new(naive)),
             exact: false,
+            within: 0.0,
         }
+    }
+
+    /// The same case, in which values may fall to one side or another of a step, so that more error passes.
+    pub(crate) fn within(self, error: f64) -> Case {
+        Case { within: error, ..self }
+    }
+
+    /// The relative error that passes at least.
+    pub(crate) fn tolerance(&self) -> f64 {
+        self.within
     }
 
     /// The same case, which must give the same bits on every device in f32.

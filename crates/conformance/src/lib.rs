@@ -84,7 +84,10 @@ fn compare(case: &Case, prepared: &Prepared, want: &[f32], device: &Device, dtyp
     let start = Instant::now();
     let result = Lane::new(device, dtype).and_then(|lane| prepared.run(&lane));
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
-    let allowed = if case.is_exact() && dtype == DType::F32 { 0.0 } else { tolerance(dtype) };
+    let allowed = match case.is_exact() && dtype == DType::F32 {
+        true => 0.0,
+        false => tolerance(dtype).max(case.tolerance()),
+    };
     let error = result.map_err(|error| error.to_string()).and_then(|got| relative_error(&got, &expected));
     Some(Outcome::new(case, device.id(), dtype, error, allowed, milliseconds))
 }

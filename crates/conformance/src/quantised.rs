@@ -9,6 +9,8 @@ use crate::naive;
 
 /// The encoding of weights that have such products.
 const FP8: Encoding = Encoding::Plain(DType::F8E4M3);
+/// The error that passes where a value that lies between two codes may become either.
+const BETWEEN_CODES: f64 = 2e-3;
 /// The largest code.
 const LARGEST: f32 = 448.0;
 
@@ -37,6 +39,7 @@ fn rows() -> Vec<Case> {
     cases.push(rows_of("of nothing, tiny and huge".into(), inputs, columns));
     cases.push(strided_rows());
     cases.extend([(2, 9, 3072), (1, 5, 48), (1, 2, 16_448)].map(normed_rows));
+    cases.extend([(3072, 0), (3072, 1024), (16_448, 64), (48, 16)].map(activated_rows));
     cases
 }
 
@@ -81,6 +84,24 @@ fn normed_rows((items, rows, columns): (usize, usize, usize)) -> Case {
     };
     Case::new("quantise rows", format!("normed, {items}x{rows}x{columns}"), inputs, run, |_| Vec::new())
         .without_naive()
+        .within(BETWEEN_CODES)
+}
+
+/// GELU in the same pass, from a column on.
+fn activated_rows((columns, first): (usize, usize)) -> Case {
+    let inputs = vec![Input::scaled(48, [1, 7, columns], 2.0), Input::weight(FP8, 49, [48, columns])];
+    let run = move |_: &tensor::Lane, i: &crate::case::Inputs| {
+        i.tensor(0).quantise_gelu_tanh(first)?.linear_then(i.weight(1), None, None)
+    };
+    let naive = move |v: &[Vec<f64>]| {
+        let values = v[0].iter().enumerate().map(|(i, x)| match i % columns < first {
+            true => *x,
+            false => naive::activate(Activation::GeluTanh, *x),
+        });
+        naive::linear(&quantised(&values.collect::<Vec<f64>>(), columns), &v[1], columns)
+    };
+    Case::new("quantise rows", format!("of {columns}, activated from {first} on"), inputs, run, naive)
+        .within(BETWEEN_CODES)
 }
 
 fn linears() -> Vec<Case> {

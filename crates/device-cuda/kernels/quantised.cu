@@ -8,10 +8,28 @@
 constexpr float SMALLEST_LARGEST = 1e-12f;
 
 // Definitions: T, the element type; VECTOR, how many elements a thread takes at once; ROW_THREADS, the threads of a row,
-// which are a block; LONG, 1 where they cannot hold it and read it again; MODULATED, 1 where the row is normalised, scaled
-// and shifted first, by operands of the walk after the input.
+// which are a block; LONG, 1 where they cannot hold it and read it again; BEFORE, what is done to the row first: NOTHING, NORM
+// (it is normalised, scaled and shifted, by operands of the walk after the input) or GELU (of the values from `first` on).
 
+#define NOTHING 0
+#define NORM 1
+#define GELU 2
+
+constexpr bool MODULATED = BEFORE == NORM;
 constexpr int OPERANDS = MODULATED ? 3 : 1;
+
+// GELU approximated with tanh. What becomes a code of 16 bits' worth can do with the card's own tanh.
+__device__ __forceinline__ float gelu_tanh(float x) {
+    float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+    if constexpr (!same<T, float>::value) {
+        float tangent;
+        asm("tanh.approx.f32 %0, %1;" : "=f"(tangent) : "f"(inner));
+        return 0.5f * x * (1.0f + tangent);
+    }
+#endif
+    return 0.5f * x * (1.0f + tanhf(inner));
+}
 
 // The larger magnitude; NaN if either is.
 struct Magnitude {
@@ -45,6 +63,7 @@ __device__ __forceinline__ void write_codes(u8 *to, const float (&y)[VECTOR], fl
 struct Row {
     const T *from, *scale, *shift;
     float mean, by;
+    u32 first;
 
     __device__ __forceinline__ void load(u32 piece, float (&x)[VECTOR]) const {
         load_floats<VECTOR>(from + (i64)piece * VECTOR, x);
@@ -58,6 +77,10 @@ struct Row {
             load_floats<VECTOR>(shift + (i64)piece * VECTOR, add);
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) x[i] = (x[i] - mean) * by * (1.0f + more[i]) + add[i];
+        }
+        if (BEFORE == GELU && piece * VECTOR >= first) {
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) x[i] = gelu_tanh(x[i]);
         }
     }
 };
@@ -92,11 +115,11 @@ __device__ __forceinline__ float factor_of(float most, float *scale) {
 }
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    quantise_rows(const Walk<OPERANDS> walk, u8 *codes, float *scales, u32 size, float eps) {
+    quantise_rows(const Walk<OPERANDS> walk, u8 *codes, float *scales, u32 size, u32 first, float eps) {
     u32 lane = threadIdx.x, pieces = size / VECTOR;
     i64 at[OPERANDS];
     locate(walk, blockIdx.x, at);
-    Row row{static_cast<const T *>(walk.base[0]) + at[0], nullptr, nullptr, 0.0f, 1.0f};
+    Row row{static_cast<const T *>(walk.base[0]) + at[0], nullptr, nullptr, 0.0f, 1.0f, first};
     if constexpr (MODULATED) {
         row.scale = static_cast<const T *>(walk.base[OPERANDS - 2]) + at[OPERANDS - 2];
         row.shift = static_cast<const T *>(walk.base[OPERANDS - 1]) + at[OPERANDS - 1];

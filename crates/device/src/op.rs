@@ -29,7 +29,7 @@ pub use norm::{GroupNorm, LayerNorm, ModulatedNorm, RmsNorm};
 pub use position::{NormedRope, Rope, RopeLayout};
 pub use product::{Linear, Matmul};
 pub use quantised::{
-    LARGEST_CODE, QuantiseRows, QuantisedLinear, QuantisedRows, RowModulation, SMALLEST_LARGEST,
+    LARGEST_CODE, QuantiseRows, QuantisedLinear, QuantisedRows, RowChange, RowModulation, SMALLEST_LARGEST,
 };
 pub use reduction::{Reduce, ReduceKind, Softmax};
 pub use resample::{Resize, ResizeMode};

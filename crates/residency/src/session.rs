@@ -9,7 +9,7 @@ use checkpoint::EntryBytes;
 use device::Cancel;
 use meta::{DeviceId, DeviceKind};
 use placement::Plan;
-use tensor::{Activation, AsLayerInput, Lane, Tensor, Weight};
+use tensor::{Activation, AsLayerInput, Lane, LayerInput, Tensor, Weight};
 
 use crate::claim::Reference;
 use crate::manifest::{Layer, Manifest};
@@ -192,6 +192,20 @@ impl Lease<'_> {
                 Ok(activation.map_or(Ok(y.clone()), |activation| y.activate(activation))?)
             }
         }
+    }
+
+    /// The linear layer `name`, then the GELU that is approximated with tanh, as the layer `next` reads it: where that
+    /// rounds what it reads, the GELU is done in the same pass.
+    pub fn linear_gelu_tanh(&self, name: &str, x: &impl AsLayerInput, next: &str) -> Result<LayerInput> {
+        if self.rounds_rows(next, x)? {
+            return Ok(LayerInput::gelu_tanh(self.linear(name, x)?, 0));
+        }
+        Ok(LayerInput::new(self.linear_then(name, x, Some(Activation::GeluTanh))?))
+    }
+
+    /// Whether the layer `name` rounds as many rows as these, whatever they become until it reads them.
+    pub fn rounds_rows(&self, name: &str, x: &impl AsLayerInput) -> Result<bool> {
+        Ok(x.as_layer_input().rows_are_rounded_for(self.stored_weight(name, self.layer(name)?)?))
     }
 
     /// The linear layer `name`, some of its outputs here and some there: no copy is needed to take them apart.

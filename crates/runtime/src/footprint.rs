@@ -104,6 +104,7 @@ mod tests {
     use models::conditioning::CondShape;
     use models::detect::detect;
     use models::vae::CodedSize;
+    use residency::Products;
     use testkit::ScratchDir;
 
     use super::*;
@@ -184,6 +185,44 @@ mod tests {
                 assert!((told / peak - 1.0).abs() <= 0.02, "{name}, {work:?}: told {told}, used {peak}");
             }
         }
+    }
+
+    /// How many weights a plan says to have products of 8 bits, for a loader that asks for them or does not.
+    fn fp8_products(spec: &str, said: Products, name: &str, asked: bool) -> usize {
+        let (mut runtime, dir) = runtime(spec);
+        runtime.settings.products = said;
+        let mut source = source(&runtime, &dir, name).with_products(runtime.products(asked));
+        source.cast = asked.then_some(DType::F8E4M3);
+        let demand = Demand { work: None, patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let planned = runtime.plan(&source, demand).unwrap();
+        let notes = planned.plan.notes.iter().filter(|note| note.contains("8-bit products")).count();
+        assert_eq!(notes, usize::from(planned.fp8_products > 0), "{:?}", planned.plan.notes);
+        planned.fp8_products
+    }
+
+    #[test]
+    fn products_are_of_8_bits_where_somebody_asks_and_the_device_has_them() {
+        let (has, has_not) = ("1gb@10gbps@fp8", "1gb@10gbps");
+        let flux = "flux_dev_micro";
+        assert!(fp8_products(has, Products::ByFile, flux, true) > 10);
+        assert_eq!(fp8_products(has_not, Products::ByFile, flux, true), 0);
+        assert_eq!(fp8_products(has, Products::Exact, flux, true), 0);
+        assert_eq!(fp8_products(has, Products::ByFile, flux, false), 0, "nobody asked");
+        assert_eq!(fp8_products(has, Products::EightBits, flux, false), 0, "weights of 16 bits");
+        // Its marker of two values asks for full precision.
+        assert_eq!(fp8_products(has, Products::EightBits, "flux_dev_micro_fp8_scaled", false), 0);
+    }
+
+    #[test]
+    fn a_rehearsal_tells_what_products_of_8_bits_take() {
+        let (runtime, dir) = runtime("6gb@50gbps@fp8");
+        let mut source = source(&runtime, &dir, "flux_dev_micro").with_products(runtime.products(true));
+        source.cast = Some(DType::F8E4M3);
+        let work = step(32, 24, &[64]);
+        let demand = Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let told = runtime.plan(&source, demand).unwrap().working_bytes() as f64;
+        let peak = peak_of(&runtime, &source, &work) as f64;
+        assert!((told / peak - 1.0).abs() <= 0.02, "told {told}, used {peak}");
     }
 
     #[test]

@@ -261,6 +261,7 @@ mod tests {
             name: "a".into(),
             family: "b".into(),
             compute: DeviceId::CPU,
+            fp8_products: 0,
             predicted_s: 0.5,
             measured_s: 0.0,
             last_s: 0.0,

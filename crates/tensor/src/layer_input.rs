@@ -16,18 +16,30 @@ pub const FEW_ROWS: usize = 16;
 /// The input of linear layers.
 #[derive(Clone, Debug)]
 pub struct LayerInput {
-    source: Source,
+    /// What it is made of.
+    x: Tensor,
+    before: Before,
     values: OnceCell<Tensor>,
     codes: OnceCell<Quantised>,
 }
 
-/// What it is made of.
+/// What is done to the values before layers read them.
 #[derive(Clone, Debug)]
-enum Source {
-    /// These values.
-    Values(Tensor),
-    /// These, with mean 0 and variance 1 over the last dimension, then `x · (1 + scale) + shift`.
-    Normed { x: Tensor, scale: Tensor, shift: Tensor, eps: f32 },
+enum Before {
+    Nothing,
+    /// They get mean 0 and variance 1 over the last dimension, then `x · (1 + scale) + shift`.
+    Norm(Box<Norm>),
+    /// Those from a column on pass through the GELU that is approximated with tanh.
+    GeluTanh {
+        first: usize,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Norm {
+    scale: Tensor,
+    shift: Tensor,
+    eps: f32,
 }
 
 /// What can be read by a linear layer.
@@ -57,54 +69,56 @@ impl<T: AsLayerInput + ?Sized> AsLayerInput for &T {
 impl LayerInput {
     /// Values as they are.
     pub fn new(x: Tensor) -> LayerInput {
-        LayerInput { source: Source::Values(x), values: OnceCell::new(), codes: OnceCell::new() }
+        LayerInput::after(x, Before::Nothing)
     }
 
     /// What [`Tensor::modulated_norm`] gives of `x`. Where only codes are asked for, nothing lies between.
     pub fn normed(x: Tensor, scale: Tensor, shift: Tensor, eps: f32) -> LayerInput {
-        let source = Source::Normed { x, scale, shift, eps };
-        LayerInput { source, values: OnceCell::new(), codes: OnceCell::new() }
+        LayerInput::after(x, Before::Norm(Box::new(Norm { scale, shift, eps })))
+    }
+
+    /// Values of which those from column `first` on pass through the GELU that is approximated with tanh. Where only codes
+    /// are asked for, nothing lies between.
+    pub fn gelu_tanh(x: Tensor, first: usize) -> LayerInput {
+        LayerInput::after(x, Before::GeluTanh { first })
+    }
+
+    fn after(x: Tensor, before: Before) -> LayerInput {
+        LayerInput { x, before, values: OnceCell::new(), codes: OnceCell::new() }
     }
 
     /// The shape.
     pub fn shape(&self) -> &Shape {
-        self.like().shape()
+        self.x.shape()
     }
 
     /// The size of one dimension.
     pub fn dim(&self, axis: usize) -> usize {
-        self.like().dim(axis)
+        self.x.dim(axis)
     }
 
     /// Number of dimensions.
     pub fn rank(&self) -> usize {
-        self.like().rank()
+        self.x.rank()
     }
 
     /// The element type of its values.
     pub fn dtype(&self) -> DType {
-        self.like().dtype()
+        self.x.dtype()
     }
 
     /// Where it computes.
     pub fn lane(&self) -> &Lane {
-        self.like().lane()
-    }
-
-    /// A tensor of the same shape, type and lane.
-    fn like(&self) -> &Tensor {
-        match &self.source {
-            Source::Values(x) | Source::Normed { x, .. } => x,
-        }
+        self.x.lane()
     }
 
     /// The values.
     pub fn values(&self) -> Result<&Tensor> {
-        match &self.source {
-            Source::Values(x) => Ok(x),
-            Source::Normed { x, scale, shift, eps } => {
-                made_once(&self.values, || x.modulated_norm(scale, shift, *eps))
-            }
+        let x = &self.x;
+        match &self.before {
+            Before::Nothing => Ok(x),
+            Before::Norm(by) => made_once(&self.values, || x.modulated_norm(&by.scale, &by.shift, by.eps)),
+            Before::GeluTanh { first } => made_once(&self.values, || activated(x, *first)),
         }
     }
 
@@ -152,20 +166,24 @@ impl LayerInput {
         })
     }
 
-    /// Whether the product with a weight is one of 8 bits: it is asked for, this device has it for these activations, and
-    /// there are rows enough.
+    /// Whether the product with a weight is one of 8 bits.
     fn is_quantised_for(&self, weight: &Weight) -> bool {
+        self.rows_are_rounded_for(weight) && self.shape().last() == weight.operand().shape().last()
+    }
+
+    /// Whether the product of as many rows as these with a weight is one of 8 bits, whatever the rows become until then: it
+    /// is asked for, this device has it for activations of this type, and there are rows enough.
+    pub fn rows_are_rounded_for(&self, weight: &Weight) -> bool {
         if !weight.has_fp8_product() || self.rank() == 0 || weight.input_factor().is_some() {
             return false;
         }
-        let QuantisedRows { rows, columns } = QuantisedRows::of(self.shape());
+        let QuantisedRows { rows, .. } = QuantisedRows::of(self.shape());
         let stored = weight.operand();
         let is_whole = |size: usize| size > 0 && size.is_multiple_of(QuantisedRows::MULTIPLE);
         let fits = stored.encoding() == Encoding::Plain(DType::F8E4M3)
             && stored.rank() == 2
             && stored.dims().iter().all(|dim| is_whole(*dim))
-            && stored.offset().is_multiple_of(QuantisedRows::MULTIPLE)
-            && columns == stored.dim(1);
+            && stored.offset().is_multiple_of(QuantisedRows::MULTIPLE);
         let has_one_scale = weight.scales().is_none_or(|scales| {
             scales.values.count() == 1 && scales.values.dtype() == Some(DType::F32) && scales.tensor.is_none()
         });
@@ -176,14 +194,27 @@ impl LayerInput {
 
     /// The codes.
     fn codes(&self) -> Result<&Quantised> {
-        made_once(&self.codes, || match &self.source {
-            // A norm that was made for others is not made again.
-            Source::Normed { x, scale, shift, eps } if self.values.get().is_none() => {
-                x.quantise_normed(scale, shift, *eps)
+        made_once(&self.codes, || match &self.before {
+            // What was made for others is not made again.
+            Before::Norm(by) if self.values.get().is_none() => {
+                self.x.quantise_normed(&by.scale, &by.shift, by.eps)
             }
+            Before::GeluTanh { first } if self.values.get().is_none() => self.x.quantise_gelu_tanh(*first),
             _ => self.values()?.quantise(),
         })
     }
+}
+
+/// The same values with GELU from column `first` on.
+fn activated(x: &Tensor, first: usize) -> Result<Tensor> {
+    let axis = x.rank().saturating_sub(1);
+    let out = x.lane().empty_as(x.dtype(), *x.shape())?;
+    let rest = x.dim(axis) - first;
+    if first > 0 {
+        x.slice(axis, 0, first)?.copy_into(&out.slice(axis, 0, first)?)?;
+    }
+    x.slice(axis, first, rest)?.activate_into(Activation::GeluTanh, &out.slice(axis, first, rest)?)?;
+    Ok(out)
 }
 
 /// What is in the cell, made if nothing is.

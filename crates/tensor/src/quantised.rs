@@ -1,6 +1,6 @@
 //! Rows of activations as 8-bit codes with one scale each, and their products with weights of 8 bits.
 
-use device::op::{QuantiseRows, QuantisedLinear, QuantisedRows, RowModulation};
+use device::op::{QuantiseRows, QuantisedLinear, QuantisedRows, RowChange, RowModulation};
 use device::{Operand, Result};
 use meta::{DType, Shape};
 
@@ -18,20 +18,25 @@ pub struct Quantised {
 impl Tensor {
     /// Each row, which has a multiple of 16 values, as codes with a scale.
     pub fn quantise(&self) -> Result<Quantised> {
-        self.quantise_with(None)
+        self.quantise_after(RowChange::None)
     }
 
     /// The same of what [`Tensor::modulated_norm`] gives, which is not rounded in between.
     pub fn quantise_normed(&self, scale: &Tensor, shift: &Tensor, eps: f32) -> Result<Quantised> {
         let (scale, shift) = (scale.operand().clone(), shift.operand().clone());
-        self.quantise_with(Some(RowModulation { scale, shift, eps }))
+        self.quantise_after(RowChange::Norm(Box::new(RowModulation { scale, shift, eps })))
     }
 
-    fn quantise_with(&self, modulation: Option<RowModulation>) -> Result<Quantised> {
+    /// The same of rows whose values from column `first` on pass through the GELU that is approximated with tanh.
+    pub fn quantise_gelu_tanh(&self, first: usize) -> Result<Quantised> {
+        self.quantise_after(RowChange::GeluTanh { first })
+    }
+
+    fn quantise_after(&self, before: RowChange) -> Result<Quantised> {
         let x = if self.operand().has_packed_rows() { self.clone() } else { self.contiguous()? };
         let bytes = QuantisedRows::of(x.shape()).bytes();
         let codes = x.lane().empty_as(DType::U8, [bytes])?.operand().clone();
-        x.lane().launch(QuantiseRows { x: x.operand().clone(), modulation, out: codes.clone() })?;
+        x.lane().launch(QuantiseRows { x: x.operand().clone(), before, out: codes.clone() })?;
         Ok(Quantised { codes, shape: *x.shape(), dtype: x.dtype(), lane: x.lane().clone() })
     }
 }

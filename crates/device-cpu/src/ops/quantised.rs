@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
-use device::op::{self, LARGEST_CODE, QuantisedRows, SMALLEST_LARGEST};
+use device::op::{self, Activation, LARGEST_CODE, QuantisedRows, RowChange, SMALLEST_LARGEST};
 use device::{Operand, Result};
 use meta::{DType, Encoding};
 
+use super::elementwise::activate;
 use super::elementwise::traversal::{Traversal, in_tasks};
 use super::gemm::{Bias, Epilogue, Stored};
 use super::layout::Place;
@@ -22,10 +23,9 @@ const SCALE: usize = size_of::<f32>();
 pub(crate) fn quantise_rows(call: &op::QuantiseRows, access: &Access<'_>) -> Result<()> {
     let (shape, outer) = (call.x.shape(), call.x.rank() - 1);
     let rows = QuantisedRows::of(shape);
-    let modulation = call.modulation.as_ref();
     let mut operands = vec![call.x.clone()];
-    for part in modulation.iter().flat_map(|it| [&it.scale, &it.shift]) {
-        operands.push(part.broadcast(*shape)?);
+    if let RowChange::Norm(by) = &call.before {
+        operands.extend([by.scale.broadcast(*shape)?, by.shift.broadcast(*shape)?]);
     }
     let strides: Vec<&[usize]> = operands.iter().map(|operand| &operand.strides()[..outer]).collect();
     // Codes stand in the order of the rows, whatever the order of the input in memory is.
@@ -42,9 +42,14 @@ pub(crate) fn quantise_rows(call: &op::QuantiseRows, access: &Access<'_>) -> Res
                 let own = &bytes[operand][start..start + rows.columns * encoding.block_bytes()];
                 unpack_f32(encoding, own, values);
             }
-            match (modulation, &values[..]) {
-                (Some(by), [x, scale, shift]) => modulate_row(x, [scale, shift], by.eps, &mut codes),
+            match (&call.before, &values[..]) {
+                (RowChange::Norm(by), [x, scale, shift]) => {
+                    modulate_row(x, [scale, shift], by.eps, &mut codes);
+                }
                 _ => codes.copy_from_slice(&values[0]),
+            }
+            if let RowChange::GeluTanh { first } = call.before {
+                activate(Activation::GeluTanh, codes.get_mut(first..).unwrap_or_default());
             }
             let scale = to_codes(&mut codes);
             // SAFETY: the codes of rows are distinct parts of the output.

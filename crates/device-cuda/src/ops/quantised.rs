@@ -5,7 +5,7 @@
 //! behind it. Where there are no products of codes at all, which only the self-test asks for, both sides are unpacked. The
 //! numbers are the same up to rounding.
 
-use device::op::{self, QuantisedRows};
+use device::op::{self, QuantisedRows, RowChange};
 use device::{Operand, Result};
 use meta::{DType, Encoding};
 
@@ -17,7 +17,7 @@ use super::{elementwise, held, unpack};
 use crate::blas::{CodeScales, Epilogue, Matrix, Places, Product, WORKSPACE_BYTES};
 use crate::kernel::{Args, KernelFile, Launch, Variant};
 
-/// Rows of every type, short to long, with and without a norm before; and what is done behind products.
+/// Rows of every type, short to long, with all that is done to them before; and what is done behind products.
 macro_rules! variants {
     (
         rows: $($element:literal $vector:literal $threads:literal $long:literal)*;
@@ -25,8 +25,9 @@ macro_rules! variants {
         few: $($few:literal $own:literal $added:literal)*;
     ) => {
         &[$(
-            Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("MODULATED", "0")] },
-            Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("MODULATED", "1")] },
+            Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("BEFORE", "NOTHING")] },
+            Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("BEFORE", "NORM")] },
+            Variant { file: KernelFile::Quantised, name: "quantise_rows", defines: &[("T", $element), ("VECTOR", $vector), ("ROW_THREADS", $threads), ("LONG", $long), ("BEFORE", "GELU")] },
         )* $(
             Variant { file: KernelFile::Quantised, name: "scale_rows", defines: &[("T", $target), ("B", $bias)] },
             Variant { file: KernelFile::Quantised, name: "fill_columns", defines: &[("TARGET", $target), ("B", $bias)] },
@@ -57,8 +58,14 @@ pub(crate) fn quantise_rows(call: &op::QuantiseRows, launch: &Launch<'_>) -> Res
     let (op, x) = ("quantise rows", &call.x);
     let (dtype, rows, lead) = (element(launch, op, x)?, QuantisedRows::of(x.shape()), x.rank() - 1);
     let mut operands = vec![x.clone()];
-    for part in call.modulation.iter().flat_map(|by| [&by.scale, &by.shift]) {
-        operands.push(part.broadcast(*x.shape())?);
+    let (before, eps, first) = match &call.before {
+        RowChange::None => ("NOTHING", 0.0, 0),
+        RowChange::Norm(by) => ("NORM", by.eps, 0),
+        // Columns beyond 32 bits are refused below.
+        RowChange::GeluTanh { first } => ("GELU", 0.0, u32::try_from(*first).unwrap_or(u32::MAX)),
+    };
+    if let RowChange::Norm(by) = &call.before {
+        operands.extend([by.scale.broadcast(*x.shape())?, by.shift.broadcast(*x.shape())?]);
     }
     let bases = operands.iter().map(|operand| launch.pointer(operand)).collect::<Result<Vec<u64>>>()?;
     let strides: Vec<&[usize]> = operands.iter().map(|operand| &operand.strides()[..lead]).collect();
@@ -79,14 +86,15 @@ pub(crate) fn quantise_rows(call: &op::QuantiseRows, launch: &Launch<'_>) -> Res
         ("VECTOR", shape.vector_name()),
         ("ROW_THREADS", shape.threads_name()),
         ("LONG", if shape.is_long { "1" } else { "0" }),
-        ("MODULATED", if call.modulation.is_some() { "1" } else { "0" }),
+        ("BEFORE", before),
     ];
     let mut args = Args::new()
         .bytes(&walk.bytes())
         .ptr(codes)
         .ptr(codes + rows.scales_start() as u64)
         .u32(size)
-        .f32(call.modulation.as_ref().map_or(0.0, |by| by.eps));
+        .u32(first)
+        .f32(eps);
     let grid = [block_count(launch, op, rows.rows)?, 1, 1];
     let kernel = launch.kernel(KernelFile::Quantised, "quantise_rows", &defines)?;
     kernel.launch(launch, grid, [shape.threads, 1, 1], 0, &mut args)

@@ -54,13 +54,27 @@ pub struct RowModulation {
     pub eps: f32,
 }
 
+/// What is done to rows before they are rounded, in f32: what lies between is not rounded.
+#[derive(Clone, Debug)]
+pub enum RowChange {
+    /// Nothing.
+    None,
+    /// They are normalised, scaled and shifted.
+    Norm(Box<RowModulation>),
+    /// The values from a column on pass through the GELU that is approximated with tanh.
+    GeluTanh {
+        /// That column: a multiple of [`QuantisedRows::MULTIPLE`].
+        first: usize,
+    },
+}
+
 /// Rows of activations to codes and scales.
 #[derive(Clone, Debug)]
 pub struct QuantiseRows {
     /// `[…, n]`, packed rows, `n` a multiple of [`QuantisedRows::MULTIPLE`].
     pub x: Operand,
-    /// What is done to the rows first, in f32: what lies between is not rounded.
-    pub modulation: Option<RowModulation>,
+    /// What is done to them first.
+    pub before: RowChange,
     /// u8, contiguous: [`QuantisedRows::bytes`] of the input.
     pub out: Operand,
 }
@@ -70,9 +84,9 @@ impl Operation for QuantiseRows {
 
     fn inputs<'a>(&'a self, visit: &mut dyn FnMut(&'a Operand)) {
         visit(&self.x);
-        if let Some(RowModulation { scale, shift, .. }) = &self.modulation {
-            visit(scale);
-            visit(shift);
+        if let RowChange::Norm(by) = &self.before {
+            visit(&by.scale);
+            visit(&by.shift);
         }
     }
 
@@ -90,8 +104,12 @@ impl Operation for QuantiseRows {
         let columns = if x.rank() == 0 { 0 } else { x.shape().last() };
         let whole = columns > 0 && columns.is_multiple_of(QuantisedRows::MULTIPLE);
         check::that(op, "input", whole, "rows of a multiple of 16 values", x)?;
-        if let Some(RowModulation { scale, shift, .. }) = &self.modulation {
-            for (name, operand) in [("scale", scale), ("shift", shift)] {
+        if let RowChange::GeluTanh { first } = self.before {
+            let whole = first.is_multiple_of(QuantisedRows::MULTIPLE);
+            check::that(op, "input", whole, "activated from a multiple of 16 on", x)?;
+        }
+        if let RowChange::Norm(by) = &self.before {
+            for (name, operand) in [("scale", &by.scale), ("shift", &by.shift)] {
                 check::same_type(op, name, operand, x)?;
                 check::stretches(op, name, operand, x.shape())?;
                 let whole = operand.rank() >= 1 && operand.shape().last() == columns;

@@ -9,7 +9,7 @@ use device::Device;
 use meta::{DType, Encoding, QuantFormat};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tensor::{ConvolutionShape, Lane, Mask, Tensor, Weight};
+use tensor::{Activation, ConvolutionShape, Lane, Mask, Tensor, Weight};
 use testkit::{encode, random_normal};
 
 use super::torch::Torch;
@@ -32,9 +32,45 @@ struct Shape {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Linear { m: usize, k: usize, n: usize, stored: Encoding },
-    Conv2d { channels: [usize; 2], side: usize, kernel: usize },
-    Attention { batch: usize, queries: usize, keys: usize, heads: usize, size: usize },
+    Linear {
+        m: usize,
+        k: usize,
+        n: usize,
+        stored: Encoding,
+    },
+    Conv2d {
+        channels: [usize; 2],
+        side: usize,
+        kernel: usize,
+    },
+    Attention {
+        batch: usize,
+        queries: usize,
+        keys: usize,
+        heads: usize,
+        size: usize,
+    },
+    /// A product of codes that are there, with a bias.
+    EightBits {
+        m: usize,
+        k: usize,
+        n: usize,
+        activation: Option<Activation>,
+    },
+    /// Rows of activations to codes.
+    Rounding {
+        m: usize,
+        k: usize,
+        before: Before,
+    },
+}
+
+/// What is done to rows in the pass that rounds them.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    Nothing,
+    Norm,
+    GeluTanh,
 }
 
 #[derive(Serialize)]
@@ -70,7 +106,10 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         (None, Err(why)) => format!("none: {why}"),
     };
     let mut rows = Vec::new();
-    for shape in shapes().iter().filter(|shape| shape.name.contains(&args.only)) {
+    let has_fp8 = device.description().capabilities.fp8_products.contains(&lane.dtype());
+    let mut shapes = shapes();
+    shapes.extend(if has_fp8 { eight_bits() } else { Vec::new() });
+    for shape in shapes.iter().filter(|shape| shape.name.contains(&args.only)) {
         rows.push(match bare {
             Some(backend) => match shape.kind {
                 Kind::Linear { m, k, n, stored: Encoding::BF16 } => row(shape, &lane, |budget| {
@@ -117,6 +156,7 @@ fn peer_seconds(
     budget: f64,
 ) -> Result<Option<f64>> {
     match torch {
+        Ok(_) if matches!(shape.kind, Kind::EightBits { .. } | Kind::Rounding { .. }) => Ok(None),
         Ok(torch) => Ok(Some(torch.seconds(&shape.question(lane, budget))?)),
         Err(_) => Ok(None),
     }
@@ -182,6 +222,9 @@ impl Shape {
             Kind::Attention { batch, queries, keys, heads, size } => {
                 4 * product(&[batch, heads, queries, keys, size])
             }
+            Kind::EightBits { m, k, n, .. } => 2 * product(&[m, k, n]),
+            // Passes over memory: an operation per value.
+            Kind::Rounding { m, k, .. } => product(&[m, k]),
         }
     }
 
@@ -215,6 +258,23 @@ impl Shape {
                 let scale = 1.0 / (size as f32).sqrt();
                 Box::new(move || q.attention(&k, &v, &Mask::None, scale))
             }
+            Kind::EightBits { m, k, n, activation: then } => {
+                let (x, w) = (activation(&[m, k])?.quantise()?, stored(DType::F8E4M3.into(), &[n, k])?);
+                let bias = stored(Encoding::Plain(lane.dtype()), &[n])?;
+                Box::new(move || x.linear_then(&w, Some(&bias), then))
+            }
+            Kind::Rounding { m, k, before } => {
+                let (x, by) = (activation(&[m, k])?, activation(&[1, k])?);
+                // What is measured gives back something of the device; the codes are no tensor.
+                Box::new(move || {
+                    match before {
+                        Before::Nothing => x.quantise(),
+                        Before::Norm => x.quantise_normed(&by, &by, 1e-6),
+                        Before::GeluTanh => x.quantise_gelu_tanh(0),
+                    }?;
+                    Ok(by.clone())
+                })
+            }
         })
     }
 
@@ -231,6 +291,8 @@ impl Shape {
             Kind::Attention { batch, queries, keys, heads, size } => {
                 json!({"op": "attention", "batch": batch, "queries": queries, "keys": keys, "heads": heads, "size": size})
             }
+            // Only cards have these, and there the peer is not asked.
+            Kind::EightBits { .. } | Kind::Rounding { .. } => json!({"op": "none"}),
         };
         question["device"] = device.into();
         question["dtype"] = lane.dtype().name().into();
@@ -284,6 +346,37 @@ fn shapes() -> Vec<Shape> {
         kind: Kind::Attention { batch, queries, keys, heads, size },
     }));
     all
+}
+
+/// Products of 8 bits of FLUX at 1024², what rounds activations for them, and its modulations from weights of fp8.
+fn eight_bits() -> Vec<Shape> {
+    let gelu = Some(Activation::GeluTanh);
+    let products = [
+        ("qkv", 3072, 9216, None),
+        ("mlp in", 3072, 12288, None),
+        ("mlp in, then GELU", 3072, 12288, gelu),
+        ("mlp out", 12288, 3072, None),
+        ("joined out", 15360, 3072, None),
+    ];
+    let products = products.map(|(name, k, n, activation)| Shape {
+        name: format!("8-bit linear FLUX 1024² {name}"),
+        kind: Kind::EightBits { m: 4608, k, n, activation },
+    });
+    let rounding = [
+        ("hidden", 3072, Before::Nothing),
+        ("hidden, normed", 3072, Before::Norm),
+        ("inner", 12288, Before::Nothing),
+        ("inner, after GELU", 12288, Before::GeluTanh),
+        ("joined", 15360, Before::Nothing),
+        ("joined, after GELU", 15360, Before::GeluTanh),
+    ];
+    let rounding = rounding.map(|(name, k, before)| Shape {
+        name: format!("8-bit rounding FLUX 1024² {name}"),
+        kind: Kind::Rounding { m: 4608, k, before },
+    });
+    let modulation = Kind::Linear { m: 1, k: 3072, n: 18432, stored: DType::F8E4M3.into() };
+    let modulation = Shape { name: "linear FLUX modulation, f8_e4m3 weights".into(), kind: modulation };
+    products.into_iter().chain(rounding).chain([modulation]).collect()
 }
 
 impl Report {

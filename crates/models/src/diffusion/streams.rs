@@ -104,7 +104,9 @@ impl StreamBlock<'_> {
         let (hidden, mlp) = (sizes.hidden(), sizes.mlp);
         let (qkv, both) = (room(3 * hidden)?, room(hidden + mlp)?);
         let (attended, inner) = (both.slice(2, 0, hidden)?, both.slice(2, hidden, mlp)?);
-        let linear = format!("{block}.linear1");
+        let (linear, last) = (format!("{block}.linear1"), format!("{block}.linear2"));
+        // A layer that rounds what it reads does the activation in the same pass.
+        let is_late = !sizes.is_gated && lease.rounds_rows(&last, &modulated)?;
         probe.show_step(format_args!("{linear}"), || pieces::linear(lease, &linear, &modulated))?;
         let heads = LinearPart { rows: 0..3 * hidden, activation: None, out: &qkv };
         let rows = 3 * hidden..3 * hidden + sizes.mlp_rows();
@@ -114,18 +116,23 @@ impl StreamBlock<'_> {
             pieces::linear_in_parts(lease, &linear, &modulated, &[heads, feed])?;
             gate_into(&halves, &inner, format_args!("{block}.mlp_act"), probe)?;
         } else {
-            let feed = LinearPart { rows, activation: Some(Activation::GeluTanh), out: &inner };
+            let activation = (!is_late).then_some(Activation::GeluTanh);
+            let feed = LinearPart { rows, activation, out: &inner };
             pieces::linear_in_parts(lease, &linear, &modulated, &[heads, feed])?;
         }
         drop(modulated);
-        probe.show(format_args!("{block}.mlp_act"), &inner);
+        probe.show_step(format_args!("{block}.mlp_act"), || match is_late {
+            true => Ok(inner.activate(Activation::GeluTanh)?),
+            false => Ok(inner.clone()),
+        })?;
         {
             let qkv = Split { block: self, norm: format!("{block}.norm"), qkv };
             let heads = qkv.heads(probe)?;
             self.last.see(&heads)?;
             heads.attend_into(self.attending, &attended)?;
         }
-        let out = lease.linear(&format!("{block}.linear2"), &both)?;
+        let both = if is_late { LayerInput::gelu_tanh(both, hidden) } else { LayerInput::new(both) };
+        let out = lease.linear(&last, &both)?;
         probe.show(format_args!("{block}.linear2"), &out);
         let all = change.gated(&tokens, &out)?;
         probe.show(format_args!("{block}"), &all);
@@ -176,11 +183,11 @@ impl Side<'_> {
             let shape = [inner.dim(0), inner.dim(1), self.block.sizes.mlp];
             let out = inner.lane().empty_as(inner.dtype(), shape)?;
             gate_into(&halves, &out, format_args!("{name}_mlp.1"), probe)?;
-            out
+            LayerInput::new(out)
         } else {
-            lease.linear_then(&layer, &inner, Some(Activation::GeluTanh))?
+            lease.linear_gelu_tanh(&layer, &inner, &format!("{name}_mlp.2"))?
         };
-        probe.show(format_args!("{name}_mlp.1"), &inner);
+        probe.show_step(format_args!("{name}_mlp.1"), || Ok(inner.values()?.clone()))?;
         let out = lease.linear(&format!("{name}_mlp.2"), &inner)?;
         probe.show(format_args!("{name}_mlp.2"), &out);
         changes[1].gated(&x, &out)
