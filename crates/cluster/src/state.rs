@@ -237,6 +237,12 @@ impl Mirror {
         self.waiting.len() + self.claimed.len()
     }
 
+    /// The oldest finished jobs beyond so many; a few at a time.
+    pub(crate) fn oldest(&self, kept: usize) -> Vec<String> {
+        let over = self.finished.len().saturating_sub(kept);
+        self.finished.values().take(over.min(2)).cloned().collect()
+    }
+
     /// Finished jobs, in the order in which they ended.
     pub(crate) fn finished(&self) -> Vec<&Known> {
         self.finished.values().filter_map(|id| self.jobs.get(id)).collect()
