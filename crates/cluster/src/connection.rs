@@ -40,6 +40,8 @@ pub struct ClusterConfig {
     pub root_certificates: Option<PathBuf>,
     /// How workers choose among the jobs that wait.
     pub choosing: Choosing,
+    /// How many jobs that ended are remembered; workers drop older ones.
+    pub history: usize,
 }
 
 /// How workers choose among the jobs that wait.
@@ -64,6 +66,7 @@ impl ClusterConfig {
             credentials: None,
             root_certificates: None,
             choosing: Choosing::Affinity(Duration::from_secs(1)),
+            history: 10_000,
         }
     }
 }

@@ -8,7 +8,7 @@ use graph::Literal;
 use crate::affinity::{HORIZON, ModelNumber, Scene, Seat, Waiting};
 use crate::connection::WORKER_LIFE;
 use crate::registry::{Holdings, WorkerEntry, bare};
-use crate::state::{Known, Mirror, Phase};
+use crate::state::{Known, Mirror, Phase, worker_of};
 
 /// How long jobs are thought to compute before one has ended.
 const UNKNOWN_S: f64 = 1.0;
@@ -33,7 +33,9 @@ impl Workers {
     pub(crate) fn note(&mut self, said: WorkerEntry) {
         let files = said.model_files().map(|(name, _)| name.to_owned()).collect();
         for (name, bytes) in said.model_files() {
-            self.sizes.insert(name.to_owned(), bytes);
+            // What comes with the program has no size, and others may have it as a file.
+            let known = self.sizes.entry(name.to_owned()).or_default();
+            *known = bytes.max(*known);
         }
         self.entries.insert(said.name.clone(), Entry { said, heard: Instant::now(), files });
     }
@@ -172,6 +174,12 @@ impl<'a> Builder<'a> {
             load_bytes_per_s: if rate > 0.0 { rate } else { UNKNOWN_BYTES_PER_S },
             capacity_bytes: said.capacity_bytes,
         };
+        // It has not said yet what its latest job loaded.
+        if viewer.is_none() {
+            let loaded = self.mirror.loaded_since(&said.name, entry.heard);
+            let models = self.numbers.of_all(loaded, workers);
+            seat.hold(&models, &self.numbers.sizes);
+        }
         for known in &running {
             let models = self.numbers.of_all(&known.state.models, workers);
             seat.hold(&models, &self.numbers.sizes);
@@ -201,10 +209,10 @@ pub(crate) fn first_come_s(mirror: &Mirror, workers: &Workers, models: &[String]
     Some(if ahead > seen && seen > 0 { wait_s * ahead as f64 / seen as f64 } else { wait_s })
 }
 
-/// Whether a worker has a job: the names of one that runs several have their devices behind a slash.
+/// Whether a worker has a job.
 fn is_of(known: &Known, worker: &str) -> bool {
     let name = known.state.worker.as_deref().unwrap_or_default();
-    known.state.phase == Phase::Claimed && name.split('/').next() == Some(worker)
+    known.state.phase == Phase::Claimed && worker_of(name) == worker
 }
 
 /// How long a job that runs will go on.

@@ -151,6 +151,8 @@ pub(crate) struct Mirror {
     /// How long jobs compute, by the models that they load.
     seconds: HashMap<Vec<String>, f64>,
     typical_s: Option<f64>,
+    /// What each worker's latest job loaded, and when it ended.
+    latest: HashMap<String, (Vec<String>, Instant)>,
 }
 
 impl Mirror {
@@ -166,6 +168,8 @@ impl Mirror {
             known.came = old.came;
             if (old.state.phase, known.state.phase) == (Phase::Claimed, Phase::Finished) {
                 self.learn(&known.state, known.seen.duration_since(old.seen).as_secs_f64());
+                let worker = known.state.worker.as_deref().map(worker_of).unwrap_or_default();
+                self.latest.insert(worker.to_owned(), (known.state.models.clone(), known.seen));
             }
         }
         match known.state.phase {
@@ -204,6 +208,12 @@ impl Mirror {
         self.seconds.get(models).copied().or(self.typical_s)
     }
 
+    /// What a worker's latest job loaded, if it ended after that moment.
+    pub(crate) fn loaded_since(&self, worker: &str, moment: Instant) -> &[String] {
+        let latest = self.latest.get(worker).filter(|(_, ended)| *ended > moment);
+        latest.map_or(&[], |(models, _)| models)
+    }
+
     /// Jobs that wait, in their order.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Known> {
         self.waiting.values().filter_map(|id| self.jobs.get(id))
@@ -227,10 +237,21 @@ impl Mirror {
         self.waiting.len() + self.claimed.len()
     }
 
+    /// The oldest finished jobs beyond so many; a few at a time.
+    pub(crate) fn oldest(&self, kept: usize) -> Vec<String> {
+        let over = self.finished.len().saturating_sub(kept);
+        self.finished.values().take(over.min(2)).cloned().collect()
+    }
+
     /// Finished jobs, in the order in which they ended.
     pub(crate) fn finished(&self) -> Vec<&Known> {
         self.finished.values().filter_map(|id| self.jobs.get(id)).collect()
     }
+}
+
+/// The worker of a claim: the names of one that runs several jobs have their devices behind a slash.
+pub(crate) fn worker_of(name: &str) -> &str {
+    name.split('/').next().unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -263,8 +284,18 @@ mod tests {
         }
         assert_eq!((mirror.waiting_len(), mirror.claimed().count(), mirror.remaining()), (0, 1, 1));
         mirror.note("a", known(1.0, 4, Phase::Finished));
+        let known = known(2.0, 5, Phase::Waiting);
         assert_eq!((mirror.remaining(), mirror.finished().len()), (0, 1));
         assert!(mirror.seconds_of(&[]).is_some(), "how long it took is remembered");
+        let before = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        let loaded =
+            State { models: vec!["m".to_owned()], worker: Some("w/cuda:1".to_owned()), ..known.state };
+        for (revision, phase) in [(5, Phase::Claimed), (6, Phase::Finished)] {
+            mirror.note("b", Known::new(State { phase, ..loaded.clone() }, revision).unwrap());
+        }
+        assert_eq!(mirror.loaded_since("w", before), ["m"]);
+        assert!(mirror.loaded_since("w", Instant::now()).is_empty(), "what it says itself is newer");
+        mirror.remove("b");
         mirror.remove("a");
         assert!(mirror.finished().is_empty() && mirror.jobs.is_empty());
     }

@@ -42,6 +42,8 @@ pub struct NatsStore {
     abandoned: Mutex<Vec<Abandoned>>,
     pub(crate) choosing: Choosing,
     pub(crate) lease: Duration,
+    /// How many jobs that ended are remembered.
+    history: usize,
     /// What this process is called among the workers, if it is one.
     own: Mutex<Option<String>>,
     /// Says what this worker holds.
@@ -135,6 +137,7 @@ impl NatsStore {
             abandoned: Mutex::default(),
             choosing: config.choosing,
             lease: config.lease,
+            history: config.history,
             own: Mutex::default(),
             holdings: Mutex::default(),
             looked: Mutex::new(Instant::now()),
@@ -198,18 +201,33 @@ impl NatsStore {
                 state.first_come_s = scene::first_come_s(&self.shared.mirror(), &workers, &state.models);
             }
         }
-        let payload = state.job.clone().into();
-        let message = PublishMessage::build().message_id(&job.prompt_id).payload(payload);
+        let id = &job.prompt_id;
+        let was_known = self.enqueue(id, &state).await?;
+        let Err(error) = self.change(id, &state, 0).await else { return Ok(()) };
+        match self.found(id).await? {
+            // It was sent before, or a worker has it already: then this state is older.
+            (Some(_), _) => Ok(()),
+            (None, 0) => Err(error),
+            // It was taken out of the queue and is sent anew; the message of then may be gone.
+            (None, revision) => {
+                self.change(id, &state, revision).await?;
+                if was_known {
+                    self.enqueue(&format!("{id}/{revision}"), &state).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts a job's message into the stream; whether one of that name was there before.
+    async fn enqueue(&self, name: &str, state: &State) -> Result<bool, Error> {
+        let failed = |why: String| Error::Request { what: "take a job", why };
+        let message = PublishMessage::build().message_id(name).payload(state.job.clone().into());
         let message = message.header(claims::POOL_HEADER, self.connection.pool.as_str());
         let subject = self.connection.subject(&claims::key_of(&state.models));
         let sent = self.connection.jetstream.send_publish(subject, message).await;
-        let sent = sent.map_err(|error| Error::request("take a job", error))?;
-        sent.await.map_err(|error| Error::request("take a job", error))?;
-        // A worker may have it already: then the state is there, and newer than this one.
-        match self.change(&job.prompt_id, &state, 0).await {
-            Err(error) if matches!(self.found(&job.prompt_id).await?, (_, 0)) => Err(error),
-            _ => Ok(()),
-        }
+        let taken = sent.map_err(|error| failed(error.to_string()))?.await;
+        Ok(taken.map_err(|error| failed(error.to_string()))?.duplicate)
     }
 
     /// Ends a claim with a new state; whether it was still the worker's. Tries again what cannot be known.
@@ -228,6 +246,21 @@ impl NatsStore {
             return Ok(true); // it was kept by a try whose answer was lost
         }
         self.change(id, &to(state), revision).await.map(|_| true)
+    }
+
+    /// Drops the oldest records beyond those that are kept.
+    fn drop_oldest(&self) {
+        let oldest = self.shared.mirror().oldest(self.history);
+        for id in oldest {
+            let dropped = self.threads.block_on(async {
+                // Where there is none, there is nothing to be deleted.
+                let _ = self.connection.states.delete(format!("dead.{id}")).await;
+                self.remove(&id, false).await
+            });
+            if let Err(error) = dropped {
+                tracing::warn!("the record of job {id} stays: {error}");
+            }
+        }
     }
 
     async fn remove(&self, id: &str, is_waiting_only: bool) -> Result<bool, Error> {
@@ -310,6 +343,7 @@ impl JobStore for NatsStore {
         let message = self.held().remove(&claim.sequence);
         if let (Ok(true), Some(message)) = (&kept, message) {
             self.threads.block_on(acknowledge(&message, AckKind::Ack));
+            self.drop_oldest();
         }
         Ok(kept?)
     }

@@ -98,6 +98,49 @@ fn a_job_whose_workers_hang_is_given_up_after_three_with_a_reason() {
     assert!(!store.finish(&claims[2], &record()).unwrap());
 }
 
+#[test]
+fn a_job_that_was_taken_out_may_be_sent_again_under_its_id() {
+    let Some(server) = Server::start(&[]) else { return };
+    let (store, name) = (server.open("a", LEASE), WorkerName::new());
+    let job = job(&store);
+    let id = job.prompt_id.clone();
+    for is_looked_for in [false, true] {
+        store.submit(job.clone()).unwrap();
+        assert_eq!(store.cancel(Some(std::slice::from_ref(&id))).unwrap(), 1);
+        if is_looked_for {
+            // The message of then is taken out of the queue by whoever gets it.
+            assert!(store.claim(&name, LEASE).unwrap().is_none());
+        }
+    }
+    store.submit(job).unwrap();
+    let claim = soon("it is delivered", || store.claim(&name, LEASE).unwrap());
+    assert_eq!(claim.job.prompt_id, id);
+    assert!(store.finish(&claim, &record()).unwrap());
+    assert!(store.claim(&name, LEASE).unwrap().is_none(), "it is one job");
+    assert_eq!(store.history(None, None).unwrap().len(), 1);
+}
+
+#[test]
+fn so_many_jobs_are_remembered_as_are_to_be() {
+    let Some(server) = Server::start(&[]) else { return };
+    let store = NatsStore::open(&ClusterConfig { history: 5, ..server.config("a", LEASE) }).unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..12 {
+        let job = job(&store);
+        ids.push(job.prompt_id.clone());
+        store.submit(job).unwrap();
+        let claim = soon("it is delivered", || store.claim(&WorkerName::new(), LEASE).unwrap());
+        assert!(store.finish(&claim, &record()).unwrap());
+    }
+    let remembered = || {
+        let history = store.history(None, None).unwrap();
+        let left: Vec<String> = history.into_iter().map(|entry| entry.job.prompt_id).collect();
+        (left == ids[7..]).then_some(())
+    };
+    soon("the latest are left", remembered);
+    assert_eq!(server.open("a", LEASE).history(None, None).unwrap().len(), 5, "whoever comes sees the same");
+}
+
 /// A server may pass what one pool is sent on to another.
 #[test]
 fn a_job_that_was_sent_to_another_pool_is_given_up_with_a_reason() {

@@ -171,7 +171,7 @@ impl Machines {
         logs.concat()
     }
 
-    /// Puts the model that comes with the program into the folders of a worker that will be started.
+    /// Puts the model that comes with the program into the folders of a worker that will be started, as its own.
     pub(crate) fn put_demo_model(&self, name: &str) {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo");
         let files = [
@@ -183,7 +183,7 @@ impl Machines {
         for (kind, file) in files {
             let folder = self.folder.join(name).join("models").join(kind);
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::copy(demo.join(file), folder.join(file)).unwrap();
+            std::fs::copy(demo.join(file), folder.join(file.replace("demo-", "own-"))).unwrap();
         }
     }
 

@@ -1,4 +1,4 @@
-//! `gantry bench launches`, `load`, `queue`, `served` and `server` in small: their records are whole.
+//! `gantry bench launches`, `load`, `served` and `server` in small: their records are whole.
 
 use serde_json::Value;
 use testkit::ScratchDir;
@@ -126,23 +126,5 @@ fn launches_are_measured_on_a_device_that_computes_nothing() {
         let us = |key: &str| row[key].as_f64().unwrap();
         assert!(us("issued_us") > us("replayed_us") && us("replayed_us") > 0.0, "{row:#}");
         assert!(us("operations") > 4000.0, "{row:#}");
-    }
-}
-
-#[test]
-fn the_shared_queue_is_measured() {
-    if std::process::Command::new("nats-server").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: nats-server is not installed (apt-get install nats-server): nothing was tested");
-        return;
-    }
-    let report = measured(&["queue", "--cpu", "--clients", "2", "--prompts", "20"]);
-    has_record(&report);
-    let rows = report["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 2, "{report:#}");
-    for row in rows {
-        let number = |key: &str| row[key].as_f64().unwrap();
-        assert_eq!(row["prompts"], 20);
-        assert!(number("jobs_per_s") > 0.0 && number("jobs_per_s") <= number("posted_per_s"), "{row:#}");
-        assert!(row["post_prompt_ms"]["p99"].as_f64().unwrap() > 0.0, "{row:#}");
     }
 }
