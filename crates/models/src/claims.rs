@@ -241,7 +241,7 @@ fn is_padded(entry: &Entry, shape: &[usize]) -> bool {
 
 /// Ends of names of tables that files have though they follow from sizes, are numbers that are read as such, or say how a
 /// model was trained, so that no weight is read from them.
-const FOLLOWING: [&str; 14] = [
+const FOLLOWING: [&str; 16] = [
     ".position_ids",
     "relative_position_index",
     "relative_position_index_SA",
@@ -256,6 +256,8 @@ const FOLLOWING: [&str; 14] = [
     "per_channel_statistics.mean-of-stds",
     "per_channel_statistics.mean-of-stds_over_std-of-means",
     "per_channel_statistics.channel",
+    ".fuser.alpha_attn",
+    ".fuser.alpha_dense",
 ];
 
 impl Part {

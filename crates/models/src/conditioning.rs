@@ -58,6 +58,8 @@ pub struct Cond {
     pub concat_mask: Option<Arc<Latent>>,
     /// Which channel of the picture the mask stands before.
     pub concat_mask_at: usize,
+    /// How much noise is laid over the video that is to be made larger, which stands beside the latent, 0 to 1.
+    pub noise_augmentation: Option<f32>,
     /// Latents of pictures to look at, in the autoencoder's scale.
     pub reference_latents: Vec<Arc<Latent>>,
     /// How references are placed: `offset`, `index` and so on.
@@ -68,6 +70,8 @@ pub struct Cond {
     /// Features of pictures, one vector per token, from the layer of a vision model that the family looks at:
     /// `[1 or batch, tokens, width]`.
     pub vision: Option<Arc<Array>>,
+    /// What is heard while each frame of the latent is seen, `[1 or batch, frames, values]`.
+    pub audio: Option<Arc<Array>>,
     /// The time of the first frame, which is a picture that was given and not made.
     pub guiding_frame: Option<f32>,
     /// Pictures behind the video, in the autoencoder's scale: `[1 or batch, channels, frames, height, width]`.
@@ -98,6 +102,33 @@ pub struct SeenPicture {
     pub strength: f32,
     /// How much noise is added to it, 0 to 1: the more, the less the result is like it.
     pub noise_augmentation: f64,
+}
+
+/// What is to be where in a picture, for a latent of a size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grounding {
+    /// Rows and columns of the latent.
+    pub size: [usize; 2],
+    /// The texts with their places.
+    pub texts: Vec<PlacedText>,
+}
+
+/// A text with the place of what it says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlacedText {
+    /// The whole text in one vector, `[1, width]`.
+    pub text: Arc<Array>,
+    /// Height, width, top and left, in latent values.
+    pub place: [usize; 4],
+}
+
+impl Grounding {
+    /// An empty text over all of a latent, as a rehearsal needs it.
+    pub(crate) fn blank(size: [usize; 2], width: usize) -> Grounding {
+        let [height, columns] = size;
+        let text = Arc::new(Array::zeros(&[1, width]));
+        Grounding { size, texts: vec![PlacedText { text, place: [height, columns, 0, 0] }] }
+    }
 }
 
 /// How a video is to move.
@@ -177,10 +208,14 @@ pub enum CondInput {
     ConcatLatent,
     /// [`Cond::concat_mask`].
     ConcatMask,
+    /// [`Cond::noise_augmentation`].
+    NoiseAugmentation,
     /// [`Cond::reference_latents`].
     ReferenceLatents,
     /// [`Cond::vision`].
     Vision,
+    /// [`Cond::audio`].
+    Audio,
     /// [`Cond::guiding_frame`].
     GuidingFrame,
     /// [`Cond::frames_behind`].
@@ -208,8 +243,10 @@ impl fmt::Display for CondInput {
             CondInput::AttentionBias => "a bias on tokens",
             CondInput::ConcatLatent => "a picture beside the latent",
             CondInput::ConcatMask => "a mask beside the latent",
+            CondInput::NoiseAugmentation => "noise over what stands beside the latent",
             CondInput::ReferenceLatents => "reference latents",
             CondInput::Vision => "features of a picture",
+            CondInput::Audio => "a sound",
             CondInput::GuidingFrame => "a time of the first frame",
             CondInput::FramesBehind => "pictures behind the video",
             CondInput::VideoControls => "videos that steer it",
@@ -237,10 +274,12 @@ impl Cond {
             concat_latent: None,
             concat_mask: None,
             concat_mask_at: 0,
+            noise_augmentation: None,
             reference_latents: Vec::new(),
             reference_method: None,
             reference_slots: Vec::new(),
             vision: None,
+            audio: None,
             guiding_frame: None,
             frames_behind: None,
             controls: Vec::new(),
@@ -261,8 +300,10 @@ impl Cond {
             (!self.attention_bias.is_empty(), CondInput::AttentionBias),
             (self.concat_latent.is_some(), CondInput::ConcatLatent),
             (self.concat_mask.is_some(), CondInput::ConcatMask),
+            (self.noise_augmentation.is_some(), CondInput::NoiseAugmentation),
             (!self.reference_latents.is_empty(), CondInput::ReferenceLatents),
             (self.vision.is_some(), CondInput::Vision),
+            (self.audio.is_some(), CondInput::Audio),
             (self.guiding_frame.is_some(), CondInput::GuidingFrame),
             (self.frames_behind.is_some(), CondInput::FramesBehind),
             (!self.controls.is_empty(), CondInput::VideoControls),
@@ -306,6 +347,7 @@ impl Cond {
             tokens: self.tokens(),
             references: self.reference_latents.iter().filter_map(picture).collect(),
             vision: self.vision.as_ref().and_then(|features| features.shape.get(1).copied()).unwrap_or(0),
+            heard: self.audio.as_ref().and_then(|audio| audio.shape.get(1).copied()).unwrap_or(0),
             behind: self.frames_behind.as_ref().and_then(video),
             controls: self.controls.iter().filter_map(|control| video(&control.frames)).collect(),
             camera: self.camera.as_ref().and_then(video),
@@ -328,6 +370,8 @@ pub struct CondShape {
     pub references: Vec<[usize; 2]>,
     /// Tokens of features of pictures.
     pub vision: usize,
+    /// Frames that a sound is heard with.
+    pub heard: usize,
     /// Frames, height and width of pictures behind the video.
     pub behind: Option<[usize; 3]>,
     /// Frames, height and width of each video that steers it.

@@ -12,6 +12,7 @@ mod clip_vision;
 mod conditioning;
 mod control;
 mod families;
+mod grounding;
 mod guidance;
 mod image;
 mod latent;
@@ -47,6 +48,7 @@ pub fn catalogue(runtime: &Arc<Runtime>) -> Catalogue {
     let mut catalogue = Catalogue::default();
     catalogue.explain_absent(packs::instead);
     loaders::add(&mut catalogue, runtime);
+    grounding::add(&mut catalogue, runtime);
     text::add(&mut catalogue, runtime);
     conditioning::add(&mut catalogue, runtime);
     control::add(&mut catalogue, runtime);

@@ -78,6 +78,8 @@ struct Shapes {
     latent: Shape,
     text: usize,
     vision: usize,
+    /// Frames that a sound is heard with.
+    heard: usize,
     /// Frames in front of and behind the video.
     around: [usize; 2],
     times: usize,
@@ -91,6 +93,7 @@ impl Shapes {
             latent: *latent.shape(),
             text: given.text.dim(1),
             vision: given.vision.as_ref().map_or(0, |vision| vision.dim(1)),
+            heard: given.audio.as_ref().map_or(0, |(_, frames)| *frames),
             around: [usize::from(given.before.is_some()), given.frames_behind],
             times: given.times.as_ref().map_or(0, Vec::len),
             controls: given.controls.len(),
@@ -220,6 +223,10 @@ impl Wan {
         Ok(Entered {
             text: each(&given.text)?,
             vision: given.vision.as_ref().map(each).transpose()?,
+            audio: match &given.audio {
+                None => None,
+                Some((audio, frames)) => Some((each(audio)?, *frames)),
+            },
             controls: given.controls.iter().map(control).collect::<Result<_>>()?,
             tokens,
             time,

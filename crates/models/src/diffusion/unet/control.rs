@@ -305,7 +305,7 @@ impl ControlRun for Run<'_> {
         let mut members = Vec::with_capacity(evaluations.len());
         for Evaluation { cond, latent, time, .. } in evaluations {
             let member =
-                Member { latent, time: *time, given: &self.given[*cond], control: None, altered: &[] };
+                Member { cond: *cond, latent, time: *time, given: &self.given[*cond], control: None, altered: &[] };
             self.network.unet.check(&member)?;
             members.push(member);
         }

@@ -21,6 +21,8 @@ pub(super) struct Entered {
     pub(super) text: Tensor,
     /// Features of pictures `[items, tokens, hidden]`, of a model that looks at them.
     pub(super) vision: Option<Tensor>,
+    /// The sound's tokens `[items, frames · tokens, width]`, of a model that listens, and how many frames those are.
+    pub(super) audio: Option<(Tensor, usize)>,
     /// The time `[items, times, hidden]`: one for all tokens, or one for each frame.
     pub(super) time: Tensor,
     /// The time as the modulations of all blocks, `[items, times, 6 · hidden]`.
@@ -41,6 +43,7 @@ pub(super) struct State {
 struct Shared {
     text: Everywhere,
     vision: Option<Everywhere>,
+    audio: Option<(Everywhere, usize)>,
     time: Everywhere,
     change: Everywhere,
     positions: Arc<VideoPositions>,
@@ -78,6 +81,9 @@ impl State {
         let shared = Shared {
             text: needed(|one| &one.text)?,
             vision: all(&|one: &Entered| one.vision.as_ref())?.map(Everywhere::new),
+            audio: all(&|one: &Entered| one.audio.as_ref().map(|(audio, _)| audio))?
+                .zip(entered.first().and_then(|one| one.audio.as_ref()))
+                .map(|(audio, (_, frames))| (Everywhere::new(audio), *frames)),
             time: needed(|one| &one.time)?,
             change: needed(|one| &one.change)?,
             positions,
@@ -157,6 +163,10 @@ impl Layers<'_> {
         let x = self.self_attention(x, &change, &shared.positions, probe)?;
         let vision = shared.vision.as_mut().map(|vision| vision.on(lease)).transpose()?;
         let x = self.cross_attention(&x, &shared.text.on(lease)?, vision.as_ref(), probe)?;
+        let x = match &mut shared.audio {
+            None => x,
+            Some((audio, frames)) => self.audio_attention(&x, (&audio.on(lease)?, *frames), probe)?,
+        };
         self.feed_forward(&x, &change, probe)
     }
 
@@ -216,6 +226,32 @@ impl Layers<'_> {
                 }
             }
         };
+        let out = self.linear(&format!("{name}.o"), &attended, probe)?;
+        probe.show(format_args!("{name}"), &out);
+        Ok(x.add(&out)?)
+    }
+
+    /// Attention of each frame over what is heard with it.
+    fn audio_attention(
+        &self,
+        x: &Tensor,
+        (audio, frames): (&Tensor, usize),
+        probe: &mut Probe<'_>,
+    ) -> Result<Tensor> {
+        let wrapper = format!("{}.audio_cross_attn_wrapper", self.name);
+        let name = format!("{wrapper}.audio_cross_attn");
+        let norm = format!("{wrapper}.norm1_audio");
+        let (weight, bias) = (self.lease.weight(&format!("{norm}.weight"))?, self.lease.find(&format!("{norm}.bias"))?);
+        let inner = x.layer_norm(Some(&weight), bias.as_ref(), NORM_EPS)?;
+        let by_frame = |x: &Tensor| -> Result<Tensor> {
+            let items = x.dim(0) * frames;
+            Ok(x.reshape([items, x.dim(1) / frames, self.config.heads, HEAD])?)
+        };
+        let q = by_frame(&self.normed(&name, "q", "norm_q", &inner, probe)?)?;
+        drop(inner);
+        let k = by_frame(&self.normed(&name, "k", "norm_k", audio, probe)?)?;
+        let v = by_frame(&self.linear(&format!("{name}.v"), audio, probe)?)?;
+        let attended = self.attend(&q, &k, &v)?.reshape(*x.shape())?;
         let out = self.linear(&format!("{name}.o"), &attended, probe)?;
         probe.show(format_args!("{name}"), &out);
         Ok(x.add(&out)?)

@@ -3,7 +3,7 @@
 use residency::Lease;
 use tensor::{Activation, ConvolutionShape, Tensor};
 
-use super::config::{CAMERA_PIXELS, Camera, Vision};
+use super::config::{Audio, CAMERA_PIXELS, Camera, Vision};
 use super::{Wan, wrong};
 use crate::diffusion::patches::{PATCH, patchify};
 use crate::diffusion::video::{VideoGrid, patchify_video};
@@ -34,6 +34,8 @@ pub struct WanInputs<'a> {
     pub camera: Option<Tensor>,
     /// Videos that steer it.
     pub controls: Vec<SteeringVideo>,
+    /// What is heard with each frame, those behind the video among them: `[batch or 1, frames, values]`.
+    pub audio: Option<Tensor>,
 }
 
 /// A video that steers another.
@@ -58,6 +60,7 @@ impl<'a> WanInputs<'a> {
             behind: None,
             camera: None,
             controls: Vec::new(),
+            audio: None,
         }
     }
 }
@@ -75,10 +78,39 @@ pub(super) struct Prepared {
     /// The tokens of pictures behind the video, and how many those are.
     pub(super) behind: Option<Tensor>,
     pub(super) frames_behind: usize,
-    /// What a camera's way adds to the video's tokens.
+    /// What is heard as tokens: layers over all that is heard with a frame.
+fn audio(
+    wan: &Wan,
+    lease: &Lease<'_>,
+    (heard, inputs): (&Tensor, &WanInputs<'_>),
+    probe: &mut Probe<'_>,
+) -> Result<(Tensor, usize)> {
+    let Some(audio) = wan.config.audio else {
+        return wrong("a sound", "for a model that listens".into(), heard);
+    };
+    let Audio { heard: values, tokens, width, .. } = audio;
+    let (batch, behind) = (inputs.latent.dim(0), inputs.behind.as_ref().map_or(0, |behind| behind.dim(2)));
+    let frames = inputs.latent.dims().get(2).copied().unwrap_or(1) + behind;
+    let repeats = heard.rank() == 3 && (heard.dim(0) == 1 || heard.dim(0) == batch);
+    if !repeats || heard.dims()[1..] != [frames, values] {
+        return wrong("what is heard", format!("[{batch} or 1, {frames}, {values}]"), heard);
+    }
+    let name = |part: &str| format!("audio_proj.audio_proj_glob_{part}.layer");
+    let x = lease.linear_then(&name("1"), &lease.bring(heard)?, Some(Activation::Relu))?;
+    let x = lease.linear_then(&name("2"), &x, Some(Activation::Relu))?;
+    let x = lease.linear(&name("3"), &x)?.reshape([heard.dim(0), frames * tokens, width])?;
+    let (weight, bias) = (lease.weight(&format!("{}.weight", name("norm")))?, lease.find(&format!("{}.bias", name("norm")))?);
+    let x = x.layer_norm(Some(&weight), bias.as_ref(), VISION_EPS)?;
+    probe.show(format_args!("audio_proj"), &x);
+    Ok((x, frames))
+}
+
+/// What a camera's way adds to the video's tokens.
     pub(super) camera: Option<Tensor>,
     /// The tokens of videos that steer it, `[batch or 1, tokens, hidden]`, and their strengths, `[1, 1, 1]`.
     pub(super) controls: Vec<(Tensor, Tensor)>,
+    /// The sound's tokens, `[batch or 1, frames · tokens, width]`, those of each frame in a row, and how many frames those are.
+    pub(super) audio: Option<(Tensor, usize)>,
     /// What the time is multiplied with for each frame, of so many items one after the other.
     pub(super) times: Option<Vec<f32>>,
     pub(super) timed_items: usize,
@@ -132,6 +164,7 @@ impl Prepared {
             frames_behind: inputs.behind.as_ref().map_or(0, |pictures| pictures.dim(2)),
             camera: inputs.camera.as_ref().map(|way| camera_tokens(wan, lease, way)).transpose()?,
             controls,
+            audio: inputs.audio.as_ref().map(|heard| audio(wan, lease, (heard, inputs), probe)).transpose()?,
             timed_items: inputs.times.as_ref().map_or(1, |times| times.len() / frames),
             times: inputs.times.clone(),
         })

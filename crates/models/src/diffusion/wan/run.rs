@@ -48,9 +48,12 @@ impl Diffusion for Wan {
 
     fn takes(&self) -> &'static [CondInput] {
         use CondInput::{
-            Camera, ConcatLatent, ConcatMask, FramesBehind, ReferenceLatents, VideoControls, Vision,
+            Audio, Camera, ConcatLatent, ConcatMask, FramesBehind, ReferenceLatents, VideoControls, Vision,
         };
         let config = &self.config;
+        if config.audio.is_some() {
+            return &[Audio, ReferenceLatents];
+        }
         if config.control.is_some() {
             return &[VideoControls];
         }
@@ -86,8 +89,10 @@ impl Diffusion for Wan {
             strength: 1.0,
         };
         let vision = self.config.vision.filter(|_| shape.vision > 0);
+        let audio = self.config.audio.filter(|_| shape.heard > 0);
         Cond {
             vision: vision.map(|vision| Arc::new(Array::zeros(&[1, shape.vision, vision.width]))),
+            audio: audio.map(|audio| Arc::new(Array::zeros(&[1, shape.heard, audio.heard]))),
             reference_latents: shape.references.iter().map(|[h, w]| latent(channels, [1, *h, *w])).collect(),
             frames_behind: shape.behind.map(|size| latent(channels, size)),
             controls: shape.controls.iter().map(control).collect(),
