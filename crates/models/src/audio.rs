@@ -1,6 +1,7 @@
 //! Models that listen to sound: one file per family, one line in [`FAMILIES`].
 
 mod mel;
+pub mod wav2vec2;
 pub mod whisper;
 
 use std::fmt;
@@ -13,7 +14,7 @@ use crate::detect::{Part, Sign};
 use crate::{Module, Result};
 
 /// Every family of audio encoders, in the order in which files are tried.
-pub const FAMILIES: &[&AudioFamily] = &[&whisper::FAMILY];
+pub const FAMILIES: &[&AudioFamily] = &[&whisper::FAMILY, &wav2vec2::FAMILY];
 
 /// Values of sound per second that all of them listen to.
 pub const RATE: u32 = 16_000;

@@ -76,6 +76,9 @@ pub struct Cond {
     pub guiding_frame: Option<f32>,
     /// Pictures behind the video, in the autoencoder's scale: `[1 or batch, channels, frames, height, width]`.
     pub frames_behind: Option<Arc<Latent>>,
+    /// The end of the video that this one goes on from, in the autoencoder's scale:
+    /// `[1 or batch, channels, frames, height, width]`.
+    pub frames_before: Option<Arc<Latent>>,
     /// Videos that steer it.
     pub controls: Vec<VideoControl>,
     /// A camera's way, in pixels: `[1, channels, frames, height, width]`.
@@ -220,6 +223,8 @@ pub enum CondInput {
     GuidingFrame,
     /// [`Cond::frames_behind`].
     FramesBehind,
+    /// [`Cond::frames_before`].
+    FramesBefore,
     /// [`Cond::controls`].
     VideoControls,
     /// [`Cond::camera`].
@@ -249,6 +254,7 @@ impl fmt::Display for CondInput {
             CondInput::Audio => "a sound",
             CondInput::GuidingFrame => "a time of the first frame",
             CondInput::FramesBehind => "pictures behind the video",
+            CondInput::FramesBefore => "the end of a video to go on from",
             CondInput::VideoControls => "videos that steer it",
             CondInput::Camera => "a camera's way",
             CondInput::Sizes => "sizes of the picture",
@@ -282,6 +288,7 @@ impl Cond {
             audio: None,
             guiding_frame: None,
             frames_behind: None,
+            frames_before: None,
             controls: Vec::new(),
             camera: None,
             sizes: PictureSizes::default(),
@@ -306,6 +313,7 @@ impl Cond {
             (self.audio.is_some(), CondInput::Audio),
             (self.guiding_frame.is_some(), CondInput::GuidingFrame),
             (self.frames_behind.is_some(), CondInput::FramesBehind),
+            (self.frames_before.is_some(), CondInput::FramesBefore),
             (!self.controls.is_empty(), CondInput::VideoControls),
             (self.camera.is_some(), CondInput::Camera),
             (self.sizes != PictureSizes::default(), CondInput::Sizes),
@@ -349,6 +357,7 @@ impl Cond {
             vision: self.vision.as_ref().and_then(|features| features.shape.get(1).copied()).unwrap_or(0),
             heard: self.audio.as_ref().and_then(|audio| audio.shape.get(1).copied()).unwrap_or(0),
             behind: self.frames_behind.as_ref().and_then(video),
+            before: self.frames_before.as_ref().and_then(video),
             controls: self.controls.iter().filter_map(|control| video(&control.frames)).collect(),
             camera: self.camera.as_ref().and_then(video),
         }
@@ -374,6 +383,8 @@ pub struct CondShape {
     pub heard: usize,
     /// Frames, height and width of pictures behind the video.
     pub behind: Option<[usize; 3]>,
+    /// Frames, height and width of the end of a video before it.
+    pub before: Option<[usize; 3]>,
     /// Frames, height and width of each video that steers it.
     pub controls: Vec<[usize; 3]>,
     /// Frames, height and width of a camera's way.

@@ -7,6 +7,7 @@
 pub mod picture;
 pub mod value;
 
+mod audio;
 mod class;
 mod clip_vision;
 mod conditioning;
@@ -66,6 +67,7 @@ pub fn catalogue(runtime: &Arc<Runtime>) -> Catalogue {
     vision::add(&mut catalogue, runtime);
     clip_vision::add(&mut catalogue, runtime);
     video::add(&mut catalogue, runtime);
+    audio::add(&mut catalogue, runtime);
     families::add(&mut catalogue, runtime);
     catalogue
 }

@@ -2,6 +2,8 @@
 
 mod beside;
 mod camera;
+mod sound;
+mod speech;
 mod steering;
 mod tracks;
 
@@ -26,6 +28,8 @@ const GREY: f32 = 0.5;
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     beside::add(catalogue, runtime);
     camera::add(catalogue, runtime);
+    sound::add(catalogue, runtime);
+    speech::add(catalogue, runtime);
     steering::add(catalogue, runtime);
     tracks::add(catalogue, runtime);
 }

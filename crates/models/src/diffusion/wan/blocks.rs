@@ -7,6 +7,7 @@ use tensor::{Activation, Mask, RopeLayout, Tensor};
 
 use super::Config;
 use super::config::HEAD;
+use super::speech::Sound;
 use crate::diffusion::batches::together;
 use crate::diffusion::modulation::Everywhere;
 use crate::diffusion::rotary::VideoPositions;
@@ -21,6 +22,8 @@ pub(super) struct Entered {
     pub(super) text: Tensor,
     /// Features of pictures `[items, tokens, hidden]`, of a model that looks at them.
     pub(super) vision: Option<Tensor>,
+    /// Speech `[items, …]`, of a model that is told it.
+    pub(super) sound: Option<[Tensor; 2]>,
     /// The sound's tokens `[items, frames · tokens, width]`, of a model that listens, and how many frames those are.
     pub(super) audio: Option<(Tensor, usize)>,
     /// The time `[items, times, hidden]`: one for all tokens, or one for each frame.
@@ -37,6 +40,7 @@ pub(super) struct State {
     tokens: Tensor,
     shared: Shared,
     steering: Option<Steering>,
+    sound: Option<Sound>,
 }
 
 /// What every block reads and none changes.
@@ -58,8 +62,8 @@ struct Steering {
 }
 
 impl State {
-    /// The activations of one or more evaluations of equal shapes, one after the other.
-    pub(super) fn new(entered: &[Entered], positions: Arc<VideoPositions>) -> Result<State> {
+    /// The activations of one or more evaluations of equal shapes, one after the other, of so many tokens of video each.
+    pub(super) fn new(entered: &[Entered], positions: Arc<VideoPositions>, video: usize) -> Result<State> {
         let all = |part: &dyn Fn(&Entered) -> Option<&Tensor>| {
             let parts: Vec<&Tensor> = entered.iter().filter_map(part).collect();
             (parts.len() == entered.len()).then(|| together(&parts, 0)).transpose()
@@ -88,7 +92,10 @@ impl State {
             change: needed(|one| &one.change)?,
             positions,
         };
-        Ok(State { tokens, shared, steering })
+        let sounds: Vec<[&Tensor; 2]> =
+            entered.iter().filter_map(|one| one.sound.as_ref().map(<[Tensor; 2]>::each_ref)).collect();
+        let sound = if sounds.is_empty() { None } else { Some(Sound::new(&sounds, video)?) };
+        Ok(State { tokens, shared, steering, sound })
     }
 
     /// The tokens.
@@ -116,6 +123,11 @@ impl State {
         let tokens = lease.bring(&self.tokens)?;
         let tokens = Layers { config, lease, name: &name }.forward(&tokens, &mut self.shared, probe)?;
         probe.show(format_args!("{name}"), &tokens);
+        let told = config.speech.and_then(|speech| speech.told_behind(index));
+        let tokens = match (&mut self.sound, told) {
+            (Some(sound), Some(told)) => sound.tell(config, lease, told, &tokens)?,
+            _ => tokens,
+        };
         Ok(State { tokens, ..self })
     }
 

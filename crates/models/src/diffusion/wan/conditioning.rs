@@ -5,6 +5,7 @@ use tensor::{Lane, Tensor};
 
 use super::Wan;
 use super::prepared::{SteeringVideo, WanInputs};
+use super::speech::MOTION_FRAMES;
 use crate::Result;
 use crate::conditioning::{Cond, Conditioned, Scene, VideoControl};
 use crate::diffusion::Diffusion;
@@ -25,6 +26,7 @@ pub(super) struct Given {
     camera: Option<Tensor>,
     controls: Vec<(Tensor, f32)>,
     audio: Option<Tensor>,
+    motion: Option<Tensor>,
     times: Option<Vec<f32>>,
 }
 
@@ -40,6 +42,9 @@ impl Given {
         let [height, width] = conditioned
             .window
             .map_or([scene.shape.height, scene.shape.width], |window| [window[0], window[1]]);
+        if wan.config.speech.is_some() {
+            return Given::of_speech(wan, lane, conditioned, scene);
+        }
         let crop = |latent: Latent| match conditioned.window {
             None => Ok(latent),
             Some(window) => latent.cropped(window),
@@ -102,9 +107,54 @@ impl Given {
             before: reference.map(|latent| first_frame(lane, &spec.to_model(latent)?)).transpose()?,
             behind: behind.map(|latent| video_on(lane, &latent)).transpose()?,
             audio,
+            motion: None,
             camera: camera.map(|way| video_on(lane, way)).transpose()?,
             controls,
             times: scene.mask.filter(|_| wan.times_frames()).map(made_of_frames).transpose()?,
+        })
+    }
+
+    /// The same of a model that is told speech.
+    fn of_speech(
+        wan: &Wan,
+        lane: &Lane,
+        conditioned: &Conditioned<'_>,
+        scene: &Scene<'_>,
+    ) -> Result<Given> {
+        let (cond, spec) = (conditioned.cond, wan.latent());
+        let LatentShape { batch, channels, frames, height, width } = scene.shape;
+        let [rows, columns] = conditioned.window.map_or([height, width], |window| [window[0], window[1]]);
+        let crop = |latent: Latent| match conditioned.window {
+            None => Ok(latent),
+            Some(window) => latent.cropped(window),
+        };
+        let steering = cond.concat_latent.as_ref().map(|latent| -> Result<Tensor> {
+            let latent = spec.to_model(latent)?.resized_and_centred(height, width)?.with_items(batch)?;
+            video_on(lane, &crop(latent)?)
+        });
+        let whole = |latent: &Latent| -> Result<Latent> {
+            Ok(crop(spec.to_model(latent)?.resized_and_centred(height, width)?)?)
+        };
+        let picture = cond.reference_latents.last();
+        let motion = cond.frames_before.as_ref().map(|latent| -> Result<Tensor> {
+            last_frames(&video_on(lane, &whole(latent)?)?, MOTION_FRAMES)
+        });
+        let audio = cond.audio.as_ref().map(|audio| -> Result<Tensor> {
+            let axes: [usize; 3] = audio.axes("what is heard", "batch, frames and values")?;
+            Ok(lane.tensor(axes, &audio.values)?)
+        });
+        Ok(Given {
+            latent: lane.full([batch, channels, frames, rows, columns], 0.0)?,
+            context: cond.text_on(lane)?,
+            vision: None,
+            concat: steering.transpose()?,
+            before: None,
+            behind: picture.map(|latent| video_on(lane, &whole(latent)?)).transpose()?,
+            camera: None,
+            controls: Vec::new(),
+            audio: audio.transpose()?,
+            motion: motion.transpose()?,
+            times: None,
         })
     }
 
@@ -123,9 +173,20 @@ impl Given {
             camera: self.camera.clone(),
             controls: self.controls.iter().map(steer).collect(),
             audio: self.audio.clone(),
+            motion: self.motion.clone(),
             ..WanInputs::new(&self.latent, 0.0, &self.context)
         }
     }
+}
+
+/// The last so many frames of a latent, with zeros before them where there are fewer.
+fn last_frames(frames: &Tensor, count: usize) -> Result<Tensor> {
+    let have = frames.dim(2);
+    if have >= count {
+        return Ok(frames.slice(2, have - count, count)?.contiguous()?);
+    }
+    let before = frames.lane().full(frames.shape().with(2, count - have), 0.0)?;
+    Ok(Tensor::concat(&[&before, frames], 2)?)
 }
 
 /// The first frame of a latent, `[batch, channels, height, width]`.

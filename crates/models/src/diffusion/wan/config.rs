@@ -1,5 +1,6 @@
 //! The sizes of a Wan model, read from the shapes of its tensors.
 
+use super::speech::Speech;
 use crate::Result;
 use crate::claims::Claims;
 use crate::diffusion::patches::PATCH;
@@ -38,6 +39,8 @@ pub struct Config {
     pub camera: Option<Camera>,
     /// What a model has that listens to a sound.
     pub audio: Option<Audio>,
+    /// What a model has that is told speech.
+    pub speech: Option<Speech>,
 }
 
 /// The layers by which a model listens.
@@ -114,6 +117,7 @@ impl Config {
             control,
             camera: camera(claims)?,
             audio: audio(claims)?,
+            speech: Speech::read(claims, hidden)?,
         })
     }
 

@@ -4,6 +4,7 @@ use residency::Lease;
 use tensor::{Activation, ConvolutionShape, Tensor};
 
 use super::config::{Audio, CAMERA_PIXELS, Camera, Vision};
+use super::speech::Told;
 use super::{Wan, wrong};
 use crate::diffusion::patches::{PATCH, patchify};
 use crate::diffusion::video::{VideoGrid, patchify_video};
@@ -34,8 +35,11 @@ pub struct WanInputs<'a> {
     pub camera: Option<Tensor>,
     /// Videos that steer it.
     pub controls: Vec<SteeringVideo>,
-    /// What is heard with each frame, those behind the video among them: `[batch or 1, frames, values]`.
+    /// What is heard with each frame, those behind the video among them: `[batch or 1, frames, values]`; in a model that is
+    /// told speech with each frame of the video that the latent stands for.
     pub audio: Option<Tensor>,
+    /// The end of a video that this one goes on from, `[batch or 1, channels, frames, height, width]`.
+    pub motion: Option<Tensor>,
 }
 
 /// A video that steers another.
@@ -61,6 +65,7 @@ impl<'a> WanInputs<'a> {
             camera: None,
             controls: Vec::new(),
             audio: None,
+            motion: None,
         }
     }
 }
@@ -78,39 +83,14 @@ pub(super) struct Prepared {
     /// The tokens of pictures behind the video, and how many those are.
     pub(super) behind: Option<Tensor>,
     pub(super) frames_behind: usize,
-    /// What is heard as tokens: layers over all that is heard with a frame.
-fn audio(
-    wan: &Wan,
-    lease: &Lease<'_>,
-    (heard, inputs): (&Tensor, &WanInputs<'_>),
-    probe: &mut Probe<'_>,
-) -> Result<(Tensor, usize)> {
-    let Some(audio) = wan.config.audio else {
-        return wrong("a sound", "for a model that listens".into(), heard);
-    };
-    let Audio { heard: values, tokens, width, .. } = audio;
-    let (batch, behind) = (inputs.latent.dim(0), inputs.behind.as_ref().map_or(0, |behind| behind.dim(2)));
-    let frames = inputs.latent.dims().get(2).copied().unwrap_or(1) + behind;
-    let repeats = heard.rank() == 3 && (heard.dim(0) == 1 || heard.dim(0) == batch);
-    if !repeats || heard.dims()[1..] != [frames, values] {
-        return wrong("what is heard", format!("[{batch} or 1, {frames}, {values}]"), heard);
-    }
-    let name = |part: &str| format!("audio_proj.audio_proj_glob_{part}.layer");
-    let x = lease.linear_then(&name("1"), &lease.bring(heard)?, Some(Activation::Relu))?;
-    let x = lease.linear_then(&name("2"), &x, Some(Activation::Relu))?;
-    let x = lease.linear(&name("3"), &x)?.reshape([heard.dim(0), frames * tokens, width])?;
-    let (weight, bias) = (lease.weight(&format!("{}.weight", name("norm")))?, lease.find(&format!("{}.bias", name("norm")))?);
-    let x = x.layer_norm(Some(&weight), bias.as_ref(), VISION_EPS)?;
-    probe.show(format_args!("audio_proj"), &x);
-    Ok((x, frames))
-}
-
-/// What a camera's way adds to the video's tokens.
+    /// What a camera's way adds to the video's tokens.
     pub(super) camera: Option<Tensor>,
     /// The tokens of videos that steer it, `[batch or 1, tokens, hidden]`, and their strengths, `[1, 1, 1]`.
     pub(super) controls: Vec<(Tensor, Tensor)>,
     /// The sound's tokens, `[batch or 1, frames · tokens, width]`, those of each frame in a row, and how many frames those are.
     pub(super) audio: Option<(Tensor, usize)>,
+    /// All of what a model is given that is told speech, but for its texts.
+    pub(super) told: Option<Told>,
     /// What the time is multiplied with for each frame, of so many items one after the other.
     pub(super) times: Option<Vec<f32>>,
     pub(super) timed_items: usize,
@@ -147,7 +127,25 @@ impl Prepared {
             return wrong("pictures behind the video", expected, behind);
         }
         let frames = latent.dims().get(2).copied().unwrap_or(1).max(1);
+        let told = Told::new(wan, lease, inputs, probe)?;
+        if let Some(told) = told {
+            return Ok(Prepared {
+                vision: None,
+                text,
+                concat: inputs.concat.clone(),
+                before: None,
+                behind: None,
+                frames_behind: 0,
+                camera: None,
+                controls,
+                audio: None,
+                timed_items: 1,
+                times: Some(told.times(frames)),
+                told: Some(told),
+            });
+        }
         Ok(Prepared {
+            told: None,
             vision: vision(wan, lease, (inputs.vision, &text, batch), probe)?,
             text,
             concat: inputs.concat.clone(),
@@ -200,6 +198,33 @@ fn vision(
     let x = normed("img_emb.proj.4", &lease.linear("img_emb.proj.3", &x)?)?;
     probe.show(format_args!("img_emb"), &x);
     Ok(Some(x))
+}
+
+/// What is heard as tokens: layers over all that is heard with a frame.
+fn audio(
+    wan: &Wan,
+    lease: &Lease<'_>,
+    (heard, inputs): (&Tensor, &WanInputs<'_>),
+    probe: &mut Probe<'_>,
+) -> Result<(Tensor, usize)> {
+    let Some(audio) = wan.config.audio else {
+        return wrong("a sound", "for a model that listens".into(), heard);
+    };
+    let Audio { heard: values, tokens, width, .. } = audio;
+    let (batch, behind) = (inputs.latent.dim(0), inputs.behind.as_ref().map_or(0, |behind| behind.dim(2)));
+    let frames = inputs.latent.dims().get(2).copied().unwrap_or(1) + behind;
+    let repeats = heard.rank() == 3 && (heard.dim(0) == 1 || heard.dim(0) == batch);
+    if !repeats || heard.dims()[1..] != [frames, values] {
+        return wrong("what is heard", format!("[{batch} or 1, {frames}, {values}]"), heard);
+    }
+    let name = |part: &str| format!("audio_proj.audio_proj_glob_{part}.layer");
+    let x = lease.linear_then(&name("1"), &lease.bring(heard)?, Some(Activation::Relu))?;
+    let x = lease.linear_then(&name("2"), &x, Some(Activation::Relu))?;
+    let x = lease.linear(&name("3"), &x)?.reshape([heard.dim(0), frames * tokens, width])?;
+    let (weight, bias) = (lease.weight(&format!("{}.weight", name("norm")))?, lease.find(&format!("{}.bias", name("norm")))?);
+    let x = x.layer_norm(Some(&weight), bias.as_ref(), VISION_EPS)?;
+    probe.show(format_args!("audio_proj"), &x);
+    Ok((x, frames))
 }
 
 /// What a camera's way adds to the tokens of a video: pixels of a latent value as channels, a convolution from patch to

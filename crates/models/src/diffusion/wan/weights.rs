@@ -21,6 +21,9 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest>
         if let Some(audio) = config.audio {
             weights.extend(audio_attention(claims, (config, audio), &name)?);
         }
+        if let Some(speech) = config.speech {
+            weights.extend(speech.block(claims, config.hidden, i)?);
+        }
         builder = builder.block(name, false, weights);
         if let Some(beside) = config.control_after(i) {
             let name = format!("vace_blocks.{beside}");
@@ -64,6 +67,10 @@ fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
             hidden,
             &[control.channels, 1, PATCH, PATCH],
         )?);
+    }
+    if let Some(speech) = config.speech {
+        weights.extend(patches(claims, "cond_encoder", hidden, &[config.channels, 1, PATCH, PATCH])?);
+        weights.extend(speech.entrance(claims, config)?);
     }
     if let Some(Camera { channels, blocks }) = config.camera {
         let folded = channels * CAMERA_PIXELS * CAMERA_PIXELS;
