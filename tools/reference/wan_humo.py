@@ -18,8 +18,10 @@ from hunyuan_video_15_sr import manifest_text
 from transformers_of_videos import Weights, angles_of, attend, made, normed, rms, turned, waves, write
 
 HEAD = 128
-HEARD, INNER, TOKENS, WIDTH = 96, 24, 16, 48
-BANDS, MOMENTS, HIDDEN, LAYERS = 16, 50, 64, 3
+# Eight frames of five features each.
+INNER, TOKENS, WIDTH = 24, 16, 48
+BANDS, MOMENTS, HIDDEN, LAYERS = 16, 50, 64, 32
+HEARD = 8 * 5 * HIDDEN
 
 
 def listening(tensors, beside=0):
@@ -198,7 +200,7 @@ def main(manifests, out):
         "silent": wan(first, x, 640.0, text),
         "heard": wan(first, x, 640.0, text, picture, audio),
         "beside": wan(second, torch.cat([x, beside], 1), 640.0, text, behind, audio),
-        "layers": listened(encoder, sound)[:, ::7],
+        "layers": listened(encoder, sound)[:, ::25],
     }
     write(out / "wan_humo_tiny.safetensors", inputs, tensors)
 

@@ -16,7 +16,7 @@ from transformers import Wav2Vec2Config, Wav2Vec2Model
 from hunyuan_video_15_sr import manifest_text
 from transformers_of_videos import Weights, angles_of, attend, made, normed, rms, turned, waves, write
 
-HEAD, LAYERS, WIDTH, TOKENS, BLOCKS = 128, 3, 40, 4, 5
+HEAD, LAYERS, WIDTH, TOKENS, BLOCKS = 128, 3, 64, 4, 5
 TOLD = {0: 0, 4: 1}
 CHANNELS, HIDDEN = 32, 64
 

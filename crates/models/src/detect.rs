@@ -332,9 +332,9 @@ fn all_signs() -> impl Iterator<Item = (Role, Option<Reader>, &'static Sign)> {
     let vision = vision::FAMILIES.iter().flat_map(|family| {
         family.signs.iter().map(|sign| (Role::Vision, Some(Reader::Vision(family)), sign))
     });
-    let audio = audio::FAMILIES.iter().flat_map(|family| {
-        family.signs.iter().map(|sign| (Role::Audio, Some(Reader::Audio(family)), sign))
-    });
+    let audio = audio::FAMILIES
+        .iter()
+        .flat_map(|family| family.signs.iter().map(|sign| (Role::Audio, Some(Reader::Audio(family)), sign)));
     let upscale = upscale::FAMILIES.iter().flat_map(|family| {
         family.signs.iter().map(|sign| (Role::Upscale, Some(Reader::Upscale(family)), sign))
     });

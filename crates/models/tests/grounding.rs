@@ -56,7 +56,8 @@ fn evaluated(network: &dyn PatchNetwork, session: &Session, texts: &[usize]) -> 
     let conds: Vec<Conditioned<'_>> = texts.iter().map(|_| Conditioned::whole(&cond)).collect();
     let run = model.start(&own, &conds, &Scene::empty(shape)).unwrap();
     let x = own.lane().unwrap().tensor([1, 4, 16, 8], &array(&golden, "x").values).unwrap();
-    let evaluations: Vec<Evaluation<'_>> = (0..texts.len()).map(|at| Evaluation::new(at, &x, 601.0)).collect();
+    let evaluations: Vec<Evaluation<'_>> =
+        (0..texts.len()).map(|at| Evaluation::new(at, &x, 601.0)).collect();
     let grounded: Vec<Grounding> = texts.iter().map(|count| grounding(*count)).collect();
     let given = PatchGiven { pictures: &[], grounded: &grounded, strength: 1.0 };
     let patch = network.start(session, &given).unwrap();

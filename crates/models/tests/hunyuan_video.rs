@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use meta::Shape;
 use models::conditioning::{Array, Cond, CondInput, Conditioned, Guidance, Scene};
-use models::diffusion::{Diffusion, Evaluation};
 use models::diffusion::hunyuan_video::HunyuanVideo;
+use models::diffusion::{Diffusion, Evaluation};
 use models::vae::video_kl::VideoKl;
 use models::vae::{Autoencoder, FrameTiles, Pictures, Tiling};
 use models::{Module, Probe, detect};
@@ -104,7 +104,8 @@ fn a_video_made_larger_equals_diffusers_with_and_without_a_landing() {
     };
     let (shape, _) = golden.tensor("alone").unwrap();
     // An evaluation that no step begins at lands nowhere.
-    for (name, times) in [("alone", &[][..]), ("alone", &[900.0, 300.0]), ("landing", &[900.0, 700.0, 300.0])] {
+    for (name, times) in [("alone", &[][..]), ("alone", &[900.0, 300.0]), ("landing", &[900.0, 700.0, 300.0])]
+    {
         golden.assert_close(name, &shape, &evaluated(times), 1e-5);
     }
     let conds = texts([1, 12, 256]).map(|cond| Cond {

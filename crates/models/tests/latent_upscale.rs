@@ -15,7 +15,8 @@ use support::*;
 
 const NAME: &str = "ltxv_spatial_tiny";
 /// The kinds for HunyuanVideo 1.5, by the names of their results, and what their files seem to be.
-const REFINING: [(&str, &str); 2] = [("plain", "HunyuanVideo 1.5, 720p"), ("staged", "HunyuanVideo 1.5, 1080p")];
+const REFINING: [(&str, &str); 2] =
+    [("plain", "HunyuanVideo 1.5, 720p"), ("staged", "HunyuanVideo 1.5, 1080p")];
 
 fn upscaler(file: &Checkpoint, kind: &str) -> Box<dyn LatentUpscaler> {
     let detected = detect(file);

@@ -28,7 +28,7 @@ const SPEECH: &str = "wan_s2v_tiny";
 const ALONE: &str = "wan2.1_humo_tiny";
 const BESIDE: &str = "wan2.1_humo_beside_tiny";
 /// Values that are heard with a frame.
-const HEARD: usize = 96;
+const HEARD: usize = 8 * 5 * 64;
 
 fn encoder(file: &Checkpoint, kind: &str) -> Box<dyn AudioEncoder> {
     let detected = detect(file);
@@ -41,7 +41,12 @@ fn encoder(file: &Checkpoint, kind: &str) -> Box<dyn AudioEncoder> {
 }
 
 /// Some moments of every layer, which there are so many of.
-fn layers(encoder: &dyn AudioEncoder, session: &Session, sound: &[f32], [moments, step]: [usize; 2]) -> Vec<f32> {
+fn layers(
+    encoder: &dyn AudioEncoder,
+    session: &Session,
+    sound: &[f32],
+    [moments, step]: [usize; 2],
+) -> Vec<f32> {
     let heard = encoder.listen(session, sound).unwrap();
     let some = |layer: &tensor::Tensor| {
         assert_eq!(layer.dims(), [1, moments, 64]);
@@ -55,7 +60,9 @@ fn layers(encoder: &dyn AudioEncoder, session: &Session, sound: &[f32], [moments
 fn whisper_hears_what_transformers_hears_wherever_the_weights_are() {
     let (file, golden) = (checkpoint("whisper_tiny"), golden(VALUES));
     let encoder = encoder(&file, "Whisper");
-    let layers = |encoder: &dyn AudioEncoder, session: &Session, sound: &[f32]| layers(encoder, session, sound, [50, 7]);
+    let layers = |encoder: &dyn AudioEncoder, session: &Session, sound: &[f32]| {
+        layers(encoder, session, sound, [50, 25])
+    };
     let sound = array(&golden, "sound").values;
     let session = open_on_cpu(encoder.manifest(&file).unwrap());
     let expected = layers(&*encoder, &session, &sound);
@@ -87,7 +94,10 @@ fn wav2vec_hears_what_transformers_hears_wherever_the_weights_are() {
         let manifest = || encoder.manifest(&file).unwrap();
         let text = "sim:0,1%;cpu,99%";
         let plan = plan(&manifest(), residency.devices(), DeviceId::sim(0), text, RemotePolicy::Stream);
-        assert!(layers(&*encoder, &open(&residency, manifest(), plan), &sound, [18, 3]) == expected, "{name}");
+        assert!(
+            layers(&*encoder, &open(&residency, manifest(), plan), &sound, [18, 3]) == expected,
+            "{name}"
+        );
         let told = encoder.listen(&session, &[0.0; 399]).map(|_| ()).unwrap_err().to_string();
         assert!(told.contains("at least 400 values"), "{told}");
     }
@@ -130,7 +140,9 @@ fn speech_is_told_as_the_formulas_say() {
     let session = open_on_cpu(model.manifest(&file).unwrap());
     let shape = LatentShape { batch: 1, channels: 16, frames: 2, height: 8, width: 10 };
     let x = session.lane().unwrap().tensor([1, 16, 2, 8, 10], &array(&golden, "x").values).unwrap();
-    for (name, steered, goes_on) in [("plain", false, false), ("begun", true, false), ("going_on", true, true)] {
+    for (name, steered, goes_on) in
+        [("plain", false, false), ("begun", true, false), ("going_on", true, true)]
+    {
         let cond = spoken(steered, goes_on);
         let run = model.start(&session, &[Conditioned::whole(&cond)], &Scene::empty(shape)).unwrap();
         let values = run.forward(&[Evaluation::new(0, &x, 640.0)]).unwrap()[0].to_vec().unwrap();
@@ -214,6 +226,6 @@ fn a_sound_for_another_length_is_told() {
         started.err().map(|error| error.to_string())
     };
     assert_eq!(told(2, HEARD), None);
-    assert!(told(3, HEARD).unwrap().contains("[1 or 1, 2, 96]"));
-    assert!(told(2, 100).unwrap().contains("[1 or 1, 2, 96]"));
+    assert!(told(3, HEARD).unwrap().contains("[1 or 1, 2, 2560]"));
+    assert!(told(2, 100).unwrap().contains("[1 or 1, 2, 2560]"));
 }

@@ -113,7 +113,8 @@ fn listen(
     if sounds > 1 {
         tracing::warn!("{}: only the first of {sounds} sounds is listened to", call.identity.class);
     }
-    let resampled = audio.sound(0).channels.iter().map(|channel| resampling::resampled(channel, audio.rate, RATE));
+    let resampled =
+        audio.sound(0).channels.iter().map(|channel| resampling::resampled(channel, audio.rate, RATE));
     let resampled: Vec<Vec<f32>> = resampled.collect();
     let samples = resampled[0].len();
     let mean = |at: usize| resampled.iter().map(|channel| channel[at]).sum::<f32>() / channels as f32;

@@ -29,7 +29,11 @@ fn hz(pitch: f64) -> f64 {
 }
 
 fn pitch(hz: f64) -> f64 {
-    if hz < BEND_HZ { hz / HZ_PER_PITCH } else { BEND_HZ / HZ_PER_PITCH + (hz / BEND_HZ).ln() / FACTOR.ln() * PITCHES }
+    if hz < BEND_HZ {
+        hz / HZ_PER_PITCH
+    } else {
+        BEND_HZ / HZ_PER_PITCH + (hz / BEND_HZ).ln() / FACTOR.ln() * PITCHES
+    }
 }
 
 /// How much each frequency counts in each band: triangles of equal areas.
@@ -80,7 +84,8 @@ pub(super) fn picture(sound: &[f32], count: usize) -> Vec<f32> {
             }
         }
         for (band, weights) in bands.iter().enumerate() {
-            loud[band * moments + moment] = weights.iter().zip(&power).map(|(weight, power)| weight * power).sum();
+            loud[band * moments + moment] =
+                weights.iter().zip(&power).map(|(weight, power)| weight * power).sum();
         }
     }
     let logarithms: Vec<f64> = loud.iter().map(|value| value.max(QUIET).log10()).collect();
@@ -91,7 +96,13 @@ pub(super) fn picture(sound: &[f32], count: usize) -> Vec<f32> {
 /// A value of a sound, which goes on backwards beyond its ends.
 fn mirrored(sound: &[f32], place: isize) -> f32 {
     let last = sound.len() as isize - 1;
-    let inside = if place < 0 { -place } else if place > last { 2 * last - place } else { place };
+    let inside = if place < 0 {
+        -place
+    } else if place > last {
+        2 * last - place
+    } else {
+        place
+    };
     usize::try_from(inside).ok().and_then(|at| sound.get(at)).copied().unwrap_or(0.0)
 }
 
@@ -101,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_tone_is_loudest_in_its_band() {
-        let tone: Vec<f32> = (0..3200).map(|at| (TAU * 1000.0 * f64::from(at) / 16_000.0).sin() as f32).collect();
+        let tone: Vec<f32> =
+            (0..3200).map(|at| (TAU * 1000.0 * f64::from(at) / 16_000.0).sin() as f32).collect();
         let picture = picture(&tone, 80);
         assert_eq!(picture.len(), 80 * 20);
         let loudness = |band: usize| picture[band * 20 + 10];

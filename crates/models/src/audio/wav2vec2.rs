@@ -67,7 +67,9 @@ impl Wav2Vec2 {
     pub fn read(checkpoint: &Checkpoint, part: &Part) -> Result<Wav2Vec2> {
         let claims = Claims::new(checkpoint, &part.prefix, NAME);
         let [width, channels] = claims.dims("feature_projection.projection.weight")?;
-        let kernel = |i: usize| claims.dims::<3>(&format!("{}.weight", convolution_name(i))).map(|[_, _, kernel]| kernel);
+        let kernel = |i: usize| {
+            claims.dims::<3>(&format!("{}.weight", convolution_name(i))).map(|[_, _, kernel]| kernel)
+        };
         let kernels = (0..STEPS.len()).map(kernel).collect::<Result<_>>()?;
         let later = claims.find(&format!("{PLACES}.parametrizations.weight.original1")).is_some();
         let (lengths, directions) = match later {
@@ -77,7 +79,9 @@ impl Wav2Vec2 {
         let name = format!("{PLACES}.{directions}");
         let [_, each, moments] = claims.dims(&name)?;
         if width % HEAD != 0 || width % each != 0 {
-            return Err(claims.misfit(&name, format!("[a multiple of {HEAD} and of {each}, {each}, {moments}]")));
+            return Err(
+                claims.misfit(&name, format!("[a multiple of {HEAD} and of {each}, {each}, {moments}]"))
+            );
         }
         let [mlp, _] = claims.dims("encoder.layers.0.feed_forward.intermediate_dense.weight")?;
         Ok(Wav2Vec2 {
@@ -99,13 +103,15 @@ impl Wav2Vec2 {
         let mut x = lease.lane().tensor([1, 1, sound.len()], sound)?;
         for (index, stride) in STEPS.into_iter().enumerate() {
             let name = convolution_name(index);
-            let (weight, bias) = (lease.weight(&format!("{name}.weight"))?, lease.find(&format!("{name}.bias"))?);
+            let (weight, bias) =
+                (lease.weight(&format!("{name}.weight"))?, lease.find(&format!("{name}.bias"))?);
             x = x.convolution(&weight, bias.as_ref(), &ConvolutionShape::uniform(1, stride, 0))?;
             let norm = format!("feature_extractor.conv_layers.{index}.layer_norm");
             if self.is_large {
                 x = normed(lease, &norm, &x.transpose(1, 2)?.contiguous()?)?.transpose(1, 2)?.contiguous()?;
             } else if index == 0 {
-                let (weight, bias) = (lease.weight(&format!("{norm}.weight"))?, lease.find(&format!("{norm}.bias"))?);
+                let (weight, bias) =
+                    (lease.weight(&format!("{norm}.weight"))?, lease.find(&format!("{norm}.bias"))?);
                 x = x.group_norm(self.channels, Some(&weight), bias.as_ref(), NORM_EPS)?;
             }
             x = x.activate(Activation::Gelu)?;
@@ -130,8 +136,11 @@ impl Wav2Vec2 {
         let weight = weight.reshape([kernel, self.width, each])?.permute(&[1, 2, 0])?.contiguous()?;
         let weight = Weight::new(weight.operand().clone());
         let bias = lease.find(&format!("{PLACES}.bias"))?;
-        let shape =
-            ConvolutionShape { window: vec![Window::padded(kernel / 2)], padding: Padding::Constant(0.0), groups };
+        let shape = ConvolutionShape {
+            window: vec![Window::padded(kernel / 2)],
+            padding: Padding::Constant(0.0),
+            groups,
+        };
         let moments = x.dim(1);
         let x = x.transpose(1, 2)?.contiguous()?.convolution(&weight, bias.as_ref(), &shape)?;
         Ok(x.slice(2, 0, moments)?.activate(Activation::Gelu)?.transpose(1, 2)?.contiguous()?)
@@ -188,7 +197,12 @@ fn evened(sound: &[f32]) -> Vec<f32> {
 impl AudioEncoder for Wav2Vec2 {
     fn listen(&self, session: &Session, sound: &[f32]) -> Result<Vec<Tensor>> {
         // So much of a sound makes the first moment.
-        let shortest = self.kernels.iter().zip(STEPS).rev().fold(1, |length, (kernel, step)| (length - 1) * step + kernel);
+        let shortest = self
+            .kernels
+            .iter()
+            .zip(STEPS)
+            .rev()
+            .fold(1, |length, (kernel, step)| (length - 1) * step + kernel);
         if sound.len() < shortest {
             return Err(Error::Input {
                 what: "a sound",
@@ -235,7 +249,8 @@ impl Module for Wav2Vec2 {
         entrance.extend(claims.layer("feature_projection.layer_norm", &[channels])?);
         entrance.extend(claims.layer("feature_projection.projection", &[width, channels])?);
         entrance.push(claims.weight(&format!("{PLACES}.{}", self.lengths), &[1, 1, kernel])?);
-        entrance.push(claims.weight(&format!("{PLACES}.{}", self.directions), &[width, width / groups, kernel])?);
+        entrance
+            .push(claims.weight(&format!("{PLACES}.{}", self.directions), &[width, width / groups, kernel])?);
         entrance.push(claims.weight(&format!("{PLACES}.bias"), &[width])?);
         let last = claims.layer("encoder.layer_norm", &[width])?;
         if !self.is_large {

@@ -29,7 +29,8 @@ const KERNEL: usize = 3;
 pub const FAMILY: AudioFamily = AudioFamily {
     name: NAME,
     signs: &[Sign::native("encoder.embed_positions.weight", |found| {
-        let is_encoder = found.has("encoder.conv1.weight") && found.has("encoder.layers.0.self_attn.q_proj.weight");
+        let is_encoder =
+            found.has("encoder.conv1.weight") && found.has("encoder.layers.0.self_attn.q_proj.weight");
         is_encoder.then(|| match found.dim(1) {
             Some(1280) => Cow::Borrowed("Whisper large"),
             _ => Cow::Borrowed("Whisper"),
@@ -59,7 +60,9 @@ impl Whisper {
         let [moments, _] = claims.dims("encoder.embed_positions.weight")?;
         let [mlp, _] = claims.dims("encoder.layers.0.fc1.weight")?;
         if width % HEAD != 0 {
-            return Err(claims.misfit("encoder.conv1.weight", format!("[a multiple of {HEAD}, {bands}, {KERNEL}]")));
+            return Err(
+                claims.misfit("encoder.conv1.weight", format!("[a multiple of {HEAD}, {bands}, {KERNEL}]"))
+            );
         }
         let layers = claims.count(|i| format!("{}.fc1.weight", layer_name(i)));
         Ok(Whisper { prefix: part.prefix.clone(), bands, moments, width, mlp, layers })
@@ -69,7 +72,8 @@ impl Whisper {
     fn enter(&self, lease: &Lease<'_>, picture: &Tensor) -> Result<Tensor> {
         let mut x = picture.clone();
         for (name, stride) in [("encoder.conv1", 1), ("encoder.conv2", 2)] {
-            let (weight, bias) = (lease.weight(&format!("{name}.weight"))?, lease.find(&format!("{name}.bias"))?);
+            let (weight, bias) =
+                (lease.weight(&format!("{name}.weight"))?, lease.find(&format!("{name}.bias"))?);
             let shape = ConvolutionShape::uniform(1, stride, 1);
             x = x.convolution(&weight, bias.as_ref(), &shape)?.activate(Activation::Gelu)?;
         }

@@ -81,25 +81,26 @@ impl VideoPositions {
 
     /// The cosines or sines of every token, `[1, tokens, head size / 2]`.
     fn table(&self, lane: &Lane, values: fn(&Waves) -> &[f32]) -> Result<Tensor> {
-        let tables = self.grids.iter().map(|grid| table_of(lane, grid, values)).collect::<Result<Vec<_>>>()?;
+        let tables =
+            self.grids.iter().map(|grid| table_of(lane, grid, values)).collect::<Result<Vec<_>>>()?;
         together(&tables.iter().collect::<Vec<_>>(), 1)
     }
 }
 
 /// The same of a grid.
 fn table_of(lane: &Lane, grid: &[Vec<Waves>; 3], values: fn(&Waves) -> &[f32]) -> Result<Tensor> {
-        let [frames, rows, columns] = grid.each_ref().map(Vec::len);
-        let mut parts = Vec::with_capacity(grid.len());
-        for (axis, waves) in grid.iter().enumerate() {
-            let all: Vec<f32> = waves.iter().flat_map(|waves| values(waves).iter().copied()).collect();
-            let pairs = all.len() / waves.len().max(1);
-            let mut shape = [1, 1, 1, pairs];
-            shape[axis] = waves.len();
-            parts.push(lane.tensor_f32(shape, &all)?.broadcast([frames, rows, columns, pairs])?);
-        }
-        let table = Tensor::concat(&parts.iter().collect::<Vec<_>>(), 3)?;
-        let pairs = table.dim(3);
-        Ok(table.reshape([1, frames * rows * columns, pairs])?)
+    let [frames, rows, columns] = grid.each_ref().map(Vec::len);
+    let mut parts = Vec::with_capacity(grid.len());
+    for (axis, waves) in grid.iter().enumerate() {
+        let all: Vec<f32> = waves.iter().flat_map(|waves| values(waves).iter().copied()).collect();
+        let pairs = all.len() / waves.len().max(1);
+        let mut shape = [1, 1, 1, pairs];
+        shape[axis] = waves.len();
+        parts.push(lane.tensor_f32(shape, &all)?.broadcast([frames, rows, columns, pairs])?);
+    }
+    let table = Tensor::concat(&parts.iter().collect::<Vec<_>>(), 3)?;
+    let pairs = table.dim(3);
+    Ok(table.reshape([1, frames * rows * columns, pairs])?)
 }
 
 /// Where the tokens of so many frames, rows and columns stand.

@@ -99,7 +99,10 @@ impl Shapes {
             vision: given.vision.as_ref().map_or(0, |vision| vision.dim(1)),
             heard: given.audio.as_ref().map_or(0, |(_, frames)| *frames),
             around: [usize::from(given.before.is_some()), given.frames_behind],
-            told: given.told.as_ref().map(|told| (told.picture_frames, told.has_motion, told.sound.is_some())),
+            told: given
+                .told
+                .as_ref()
+                .map(|told| (told.picture_frames, told.has_motion, told.sound.is_some())),
             times: given.times.as_ref().map_or(0, Vec::len),
             controls: given.controls.len(),
             placed: *placed,

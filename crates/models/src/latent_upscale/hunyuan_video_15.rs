@@ -70,7 +70,8 @@ impl HunyuanVideo15 {
         }
         let [inner, channels, _, _, _] = claims.dims("conv_in.conv.weight")?;
         if !inner.is_multiple_of(channels) {
-            return Err(claims.misfit("conv_in.conv.weight", format!("[a multiple of {channels}, {channels}, 3, 3, 3]")));
+            return Err(claims
+                .misfit("conv_in.conv.weight", format!("[a multiple of {channels}, {channels}, 3, 3, 3]")));
         }
         let mut blocks = Vec::new();
         let name = |stage: usize, block: usize| format!("up.{stage}.block.{block}");
@@ -222,11 +223,13 @@ impl Module for HunyuanVideo15 {
             }
             Kind::Staged(blocks) => {
                 for (name, to) in blocks {
-                    let mut weights = vec![norm(&format!("{name}.norm1"), width)?, norm(&format!("{name}.norm2"), *to)?];
+                    let mut weights =
+                        vec![norm(&format!("{name}.norm1"), width)?, norm(&format!("{name}.norm2"), *to)?];
                     weights.extend(convolution(&format!("{name}.conv1"), *to, width)?);
                     weights.extend(convolution(&format!("{name}.conv2"), *to, *to)?);
                     if width != *to {
-                        weights.extend(claims.layer(&format!("{name}.nin_shortcut"), &[*to, width, 1, 1, 1])?);
+                        weights
+                            .extend(claims.layer(&format!("{name}.nin_shortcut"), &[*to, width, 1, 1, 1])?);
                     }
                     width = *to;
                     builder = builder.block(name.clone(), false, weights);

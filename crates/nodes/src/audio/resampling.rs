@@ -18,13 +18,15 @@ pub(super) fn resampled(sound: &[f32], from: u32, to: u32) -> Vec<f32> {
     let reach = (CROSSINGS * from as f64 / base).ceil() as usize;
     let taps = 2 * reach + from;
     // The values between two old ones repeat after as many new ones as the rates have in common.
-    let kernels: Vec<Vec<f64>> = (0..to).map(|phase| kernel(phase, [from, to], (base, reach), taps)).collect();
+    let kernels: Vec<Vec<f64>> =
+        (0..to).map(|phase| kernel(phase, [from, to], (base, reach), taps)).collect();
     let length = (sound.len() * to).div_ceil(from);
     let value = |at: usize| {
         let first = (at / to * from) as isize - reach as isize;
         let of = |tap: usize| usize::try_from(first + tap as isize).ok().and_then(|place| sound.get(place));
         let kernel = kernels[at % to].iter().enumerate();
-        kernel.map(|(tap, weight)| of(tap).map_or(0.0, |value| f64::from(*value) * weight)).sum::<f64>() as f32
+        kernel.map(|(tap, weight)| of(tap).map_or(0.0, |value| f64::from(*value) * weight)).sum::<f64>()
+            as f32
     };
     (0..length).map(value).collect()
 }
@@ -68,7 +70,8 @@ mod tests {
 
     #[test]
     fn what_the_lower_rate_cannot_carry_is_gone() {
-        let high: Vec<f32> = (0..4800).map(|at| (2.0 * PI * 12_000.0 * f64::from(at) / 48_000.0).sin() as f32).collect();
+        let high: Vec<f32> =
+            (0..4800).map(|at| (2.0 * PI * 12_000.0 * f64::from(at) / 48_000.0).sin() as f32).collect();
         let got = resampled(&high, 48_000, 16_000);
         assert!(got[100..1500].iter().all(|value| value.abs() < 1e-2));
     }

@@ -89,7 +89,8 @@ impl Loader for GroundingLoader {
         let source = Source::model_patch(&found.file, &found.detected, placing.clone())?;
         if source.patch_network()?.text_width().is_none() {
             let (name, part) = (source.name(), &source.part);
-            let told = format!("{name} is {part}, which is not told what is to be where; choose a GLIGEN file");
+            let told =
+                format!("{name} is {part}, which is not told what is to be where; choose a GLIGEN file");
             return Err(Failure::value(told));
         }
         runtime.register(&source)?;

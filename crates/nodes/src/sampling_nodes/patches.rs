@@ -55,12 +55,7 @@ impl Patches {
             let picture = |size: &[usize; 2]| ready_picture(runtime, call, patching, *size);
             let pictures = sizes.iter().map(picture).collect::<Result<_>>()?;
             let network = all.network(&patching.patch.source, step);
-            all.uses.push(PatchUse {
-                network,
-                strength: patching.strength,
-                pictures,
-                grounded: Vec::new(),
-            });
+            all.uses.push(PatchUse { network, strength: patching.strength, pictures, grounded: Vec::new() });
         }
         Ok(all)
     }

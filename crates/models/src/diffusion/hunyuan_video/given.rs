@@ -268,7 +268,10 @@ mod tests {
 
     #[test]
     fn noise_takes_the_place_of_a_part_of_a_video() {
-        let scene = Scene { seed: 20, ..Scene::empty(LatentShape { batch: 1, channels: 1, frames: 1, height: 1, width: 2 }) };
+        let scene = Scene {
+            seed: 20,
+            ..Scene::empty(LatentShape { batch: 1, channels: 1, frames: 1, height: 1, width: 2 })
+        };
         let given = Latent::new(vec![1, 4, 1, 1, 2], vec![1.0, 2.0, 1.0, 1.0, 4.0, 8.0, 1.0, 1.0]).unwrap();
         let cond = |noise_augmentation| {
             let text = Cond::text(Array::zeros(&[1, 1, 1]), None);
@@ -281,7 +284,10 @@ mod tests {
         let noised = larger_of(&cond(Some(0.5)), &scene, 4).unwrap();
         let expected = [0.5 * noise.values()[0] + 2.0, 0.5 * noise.values()[1] + 4.0];
         assert_eq!(noised.values()[4..6], expected);
-        assert_eq!(larger_of(&Cond { concat_latent: None, ..cond(None) }, &scene, 4).unwrap().values(), [0.0; 8]);
+        assert_eq!(
+            larger_of(&Cond { concat_latent: None, ..cond(None) }, &scene, 4).unwrap().values(),
+            [0.0; 8]
+        );
     }
 
     #[test]

@@ -14,8 +14,8 @@ use crate::claims::Claims;
 use crate::conditioning::Array;
 use crate::detect::{Part, Sign};
 use crate::diffusion::model_patches::{
-    BesidePicture, KnownPictures, PatchFamily, PatchGiven, PatchNetwork, PatchPass, PatchPicture, PatchPoint, PatchRun,
-    Seen,
+    BesidePicture, KnownPictures, PatchFamily, PatchGiven, PatchNetwork, PatchPass, PatchPicture, PatchPoint,
+    PatchRun, Seen,
 };
 use crate::diffusion::patches::{Grid, PATCH as SIDE, patchify};
 use crate::{Error, Module, Result};

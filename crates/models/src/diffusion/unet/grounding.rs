@@ -100,7 +100,10 @@ impl GroundingNetwork {
             if text.shape.last() != Some(&self.text) || text.values.len() != self.text {
                 return Err(Error::Input {
                     what: "a text with a place",
-                    expected: format!("one vector of {} values, as the text encoder of the model gives", self.text),
+                    expected: format!(
+                        "one vector of {} values, as the text encoder of the model gives",
+                        self.text
+                    ),
                     got: format!("of shape {:?}", text.shape),
                 });
             }
@@ -112,7 +115,8 @@ impl GroundingNetwork {
             let own = lane.unpack(&lease.weight(&format!("position_net.{name}"))?)?;
             Ok(own.reshape([1, 1, own.shape().count()])?)
         };
-        let absent = Tensor::concat(&[&nothing("null_positive_feature")?, &nothing("null_position_feature")?], 2)?;
+        let absent =
+            Tensor::concat(&[&nothing("null_positive_feature")?, &nothing("null_position_feature")?], 2)?;
         let rest = TEXTS - texts.len();
         let all = match rest {
             0 => given,
@@ -130,12 +134,8 @@ impl GroundingNetwork {
 /// The waves of a place's corners, as shares of a latent of this size: all sines of a wave, then all of its cosines.
 fn place_waves([height, width, top, left]: [usize; 4], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let share = |at: usize, of: usize| (at as f64 / of.max(1) as f64) as f32;
-    let corners = [
-        share(left, columns),
-        share(top, rows),
-        share(left + width, columns),
-        share(top + height, rows),
-    ];
+    let corners =
+        [share(left, columns), share(top, rows), share(left + width, columns), share(top + height, rows)];
     let wave = |i: usize| FASTER.powf(i as f64 / WAVES as f64) as f32;
     let angles = |i: usize| corners.map(|corner| wave(i) * corner);
     (0..WAVES).flat_map(|i| angles(i).map(f32::sin).into_iter().chain(angles(i).map(f32::cos))).collect()
@@ -172,7 +172,10 @@ impl Fuser {
         let items = x.dim(0);
         let layer = |part: &str| format!("{}.{part}", self.name);
         let normed = |part: &str, x: &Tensor| -> Result<Tensor> {
-            let (weight, bias) = (lease.weight(&layer(&format!("{part}.weight")))?, lease.find(&layer(&format!("{part}.bias")))?);
+            let (weight, bias) = (
+                lease.weight(&layer(&format!("{part}.weight")))?,
+                lease.find(&layer(&format!("{part}.bias")))?,
+            );
             Ok(x.layer_norm(Some(&weight), bias.as_ref(), NORM_EPS)?)
         };
         let texts = lease.linear(&layer("linear"), &lease.bring(texts)?)?;
@@ -197,7 +200,9 @@ impl Fuser {
 impl Module for GroundingNetwork {
     fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         let claims = self.claims(checkpoint);
-        let layer = |number: usize, shape: [usize; 2]| claims.layer(&format!("position_net.linears.{number}"), &shape);
+        let layer = |number: usize, shape: [usize; 2]| {
+            claims.layer(&format!("position_net.linears.{number}"), &shape)
+        };
         let mut entrance = vec![
             claims.weight("position_net.null_positive_feature", &[self.text])?,
             claims.weight("position_net.null_position_feature", &[PLACE])?,

@@ -127,13 +127,7 @@ impl<'a> State<'a> {
     }
 
     /// A block of a transformer over the values of pictures.
-    fn block<'b>(
-        &self,
-        config: &'b Config,
-        lease: &'b Lease<'b>,
-        unit: &'b Unit,
-        index: usize,
-    ) -> Block<'b>
+    fn block<'b>(&self, config: &'b Config, lease: &'b Lease<'b>, unit: &'b Unit, index: usize) -> Block<'b>
     where
         'a: 'b,
     {

@@ -253,7 +253,8 @@ impl Layers<'_> {
         let wrapper = format!("{}.audio_cross_attn_wrapper", self.name);
         let name = format!("{wrapper}.audio_cross_attn");
         let norm = format!("{wrapper}.norm1_audio");
-        let (weight, bias) = (self.lease.weight(&format!("{norm}.weight"))?, self.lease.find(&format!("{norm}.bias"))?);
+        let (weight, bias) =
+            (self.lease.weight(&format!("{norm}.weight"))?, self.lease.find(&format!("{norm}.bias"))?);
         let inner = x.layer_norm(Some(&weight), bias.as_ref(), NORM_EPS)?;
         let by_frame = |x: &Tensor| -> Result<Tensor> {
             let items = x.dim(0) * frames;

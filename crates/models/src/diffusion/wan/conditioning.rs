@@ -82,13 +82,16 @@ impl Given {
         let is_alone = wan.config.in_channels == channels && wan.config.control.is_none();
         let behind = cond.frames_behind.as_ref().filter(|_| is_alone);
         let behind = match (wan.config.audio, behind) {
-            (Some(_), _) => cond.reference_latents.last().map(|latent| behind_video(wan, latent)).transpose()?,
+            (Some(_), _) => {
+                cond.reference_latents.last().map(|latent| behind_video(wan, latent)).transpose()?
+            }
             (None, behind) => behind.map(|latent| spec.to_model(latent)).transpose()?,
         };
         let audio = match cond.audio.as_ref().filter(|_| wan.config.audio.is_some()) {
             None => None,
             Some(audio) => {
-                let [rows, frames, values]: [usize; 3] = audio.axes("what is heard", "batch, frames and values")?;
+                let [rows, frames, values]: [usize; 3] =
+                    audio.axes("what is heard", "batch, frames and values")?;
                 let heard = lane.tensor([rows, frames, values], &audio.values)?;
                 // Nothing is heard with pictures behind the video.
                 let more = behind.as_ref().map(LatentShape::of).transpose()?.map_or(0, |shape| shape.frames);
@@ -115,12 +118,7 @@ impl Given {
     }
 
     /// The same of a model that is told speech.
-    fn of_speech(
-        wan: &Wan,
-        lane: &Lane,
-        conditioned: &Conditioned<'_>,
-        scene: &Scene<'_>,
-    ) -> Result<Given> {
+    fn of_speech(wan: &Wan, lane: &Lane, conditioned: &Conditioned<'_>, scene: &Scene<'_>) -> Result<Given> {
         let (cond, spec) = (conditioned.cond, wan.latent());
         let LatentShape { batch, channels, frames, height, width } = scene.shape;
         let [rows, columns] = conditioned.window.map_or([height, width], |window| [window[0], window[1]]);
@@ -235,12 +233,12 @@ fn beside(wan: &Wan, cond: &Cond, scene: &Scene<'_>) -> Result<Option<Vec<Latent
 /// What an autoencoder makes of a black video, in the model's scale: of the first frame, the second, and all others.
 const BLACK: [[f32; 16]; 3] = [
     [
-        0.8660, -0.4326, -0.0017, -0.4884, -0.5283, 0.9207, -0.9896, 0.4433, -0.5543, -0.0113, 0.5753, -0.6000,
-        -0.8346, -0.3497, -0.1926, -0.6938,
+        0.8660, -0.4326, -0.0017, -0.4884, -0.5283, 0.9207, -0.9896, 0.4433, -0.5543, -0.0113, 0.5753,
+        -0.6000, -0.8346, -0.3497, -0.1926, -0.6938,
     ],
     [
-        1.0869, -1.2370, 0.0206, -0.4357, -0.6411, 2.0307, -1.5972, 1.2659, -0.8595, -0.4654, 0.9638, -1.6330,
-        -1.4310, -0.1098, -0.3856, -1.4583,
+        1.0869, -1.2370, 0.0206, -0.4357, -0.6411, 2.0307, -1.5972, 1.2659, -0.8595, -0.4654, 0.9638,
+        -1.6330, -1.4310, -0.1098, -0.3856, -1.4583,
     ],
     [
         0.8642, -1.8583, 0.1577, 0.1350, -0.3641, 2.5863, -1.9670, 1.6065, -1.0475, -0.8678, 1.1734, -1.8138,

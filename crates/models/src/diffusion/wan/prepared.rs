@@ -162,7 +162,11 @@ impl Prepared {
             frames_behind: inputs.behind.as_ref().map_or(0, |pictures| pictures.dim(2)),
             camera: inputs.camera.as_ref().map(|way| camera_tokens(wan, lease, way)).transpose()?,
             controls,
-            audio: inputs.audio.as_ref().map(|heard| audio(wan, lease, (heard, inputs), probe)).transpose()?,
+            audio: inputs
+                .audio
+                .as_ref()
+                .map(|heard| audio(wan, lease, (heard, inputs), probe))
+                .transpose()?,
             timed_items: inputs.times.as_ref().map_or(1, |times| times.len() / frames),
             times: inputs.times.clone(),
         })
@@ -221,7 +225,8 @@ fn audio(
     let x = lease.linear_then(&name("1"), &lease.bring(heard)?, Some(Activation::Relu))?;
     let x = lease.linear_then(&name("2"), &x, Some(Activation::Relu))?;
     let x = lease.linear(&name("3"), &x)?.reshape([heard.dim(0), frames * tokens, width])?;
-    let (weight, bias) = (lease.weight(&format!("{}.weight", name("norm")))?, lease.find(&format!("{}.bias", name("norm")))?);
+    let (weight, bias) =
+        (lease.weight(&format!("{}.weight", name("norm")))?, lease.find(&format!("{}.bias", name("norm")))?);
     let x = x.layer_norm(Some(&weight), bias.as_ref(), VISION_EPS)?;
     probe.show(format_args!("audio_proj"), &x);
     Ok((x, frames))

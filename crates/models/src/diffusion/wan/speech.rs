@@ -298,7 +298,8 @@ fn through_time(lease: &Lease<'_>, first: &str, heard: &Tensor, tokens: usize) -
         // The first layer makes the channels of all tokens.
         let tokens = if index == 0 { tokens } else { 1 };
         let y = y.reshape([items * tokens, channels / tokens, moments])?;
-        let y = y.transpose(1, 2)?.contiguous()?.layer_norm(None, None, NORM_EPS)?.activate(Activation::Silu)?;
+        let y =
+            y.transpose(1, 2)?.contiguous()?.layer_norm(None, None, NORM_EPS)?.activate(Activation::Silu)?;
         if index + 1 == STEPS.len() {
             return Ok(y);
         }
@@ -326,13 +327,20 @@ impl Sound {
     }
 
     /// Tells the video's tokens the sound, each frame its own; `index` is the number of the layers that tell.
-    pub(super) fn tell(&mut self, config: &Config, lease: &Lease<'_>, index: usize, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn tell(
+        &mut self,
+        config: &Config,
+        lease: &Lease<'_>,
+        index: usize,
+        x: &Tensor,
+    ) -> Result<Tensor> {
         let (local, global) = (self.local.on(lease)?, self.global.on(lease)?);
         let (items, hidden, frames) = (x.dim(0), x.dim(2), self.frames);
         let (rows, each) = (items * frames, self.video / frames);
         let video = x.slice(1, 0, self.video)?.contiguous()?.reshape([rows, each, hidden])?;
         let moved = format!("audio_injector.injector_adain_layers.{index}.linear");
-        let change = lease.linear(&moved, &global.activate(Activation::Silu)?)?.reshape([rows, 1, 2 * hidden])?;
+        let change =
+            lease.linear(&moved, &global.activate(Activation::Silu)?)?.reshape([rows, 1, 2 * hidden])?;
         let (shift, scale) = (change.slice(2, 0, hidden)?, change.slice(2, hidden, hidden)?);
         let inner = video.modulated_norm(&scale, &shift, MOVED_EPS)?;
         let name = format!("audio_injector.injector.{index}");

@@ -18,8 +18,8 @@ use crate::conditioning::Array;
 use crate::detect::{Layout, Part, Sign};
 use crate::diffusion::latents::FLUX_KL;
 use crate::diffusion::model_patches::{
-    BesidePicture, KnownPictures, PatchFamily, PatchGiven, PatchNetwork, PatchPass, PatchPicture, PatchPoint, PatchRun,
-    Seen,
+    BesidePicture, KnownPictures, PatchFamily, PatchGiven, PatchNetwork, PatchPass, PatchPicture, PatchPoint,
+    PatchRun, Seen,
 };
 use crate::diffusion::patches::{Grid, PATCH as SIDE, PatchOrder, patchify_as};
 use crate::diffusion::positions::{Along, Positions};
