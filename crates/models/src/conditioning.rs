@@ -76,6 +76,10 @@ pub struct Cond {
     pub guiding_frame: Option<f32>,
     /// Pictures behind the video, in the autoencoder's scale: `[1 or batch, channels, frames, height, width]`.
     pub frames_behind: Option<Arc<Latent>>,
+    /// Poses for the frames behind the first, in the autoencoder's scale: `[1 or batch, channels, frames, height, width]`.
+    pub poses: Option<Arc<Latent>>,
+    /// A face for each frame of the video, values from -1 to 1: `[1 or batch, 3, frames, side, side]`.
+    pub faces: Option<Arc<Latent>>,
     /// The end of the video that this one goes on from, in the autoencoder's scale:
     /// `[1 or batch, channels, frames, height, width]`.
     pub frames_before: Option<Arc<Latent>>,
@@ -223,6 +227,10 @@ pub enum CondInput {
     GuidingFrame,
     /// [`Cond::frames_behind`].
     FramesBehind,
+    /// [`Cond::poses`].
+    Poses,
+    /// [`Cond::faces`].
+    Faces,
     /// [`Cond::frames_before`].
     FramesBefore,
     /// [`Cond::controls`].
@@ -254,6 +262,8 @@ impl fmt::Display for CondInput {
             CondInput::Audio => "a sound",
             CondInput::GuidingFrame => "a time of the first frame",
             CondInput::FramesBehind => "pictures behind the video",
+            CondInput::Poses => "poses",
+            CondInput::Faces => "faces",
             CondInput::FramesBefore => "the end of a video to go on from",
             CondInput::VideoControls => "videos that steer it",
             CondInput::Camera => "a camera's way",
@@ -288,6 +298,8 @@ impl Cond {
             audio: None,
             guiding_frame: None,
             frames_behind: None,
+            poses: None,
+            faces: None,
             frames_before: None,
             controls: Vec::new(),
             camera: None,
@@ -313,6 +325,8 @@ impl Cond {
             (self.audio.is_some(), CondInput::Audio),
             (self.guiding_frame.is_some(), CondInput::GuidingFrame),
             (self.frames_behind.is_some(), CondInput::FramesBehind),
+            (self.poses.is_some(), CondInput::Poses),
+            (self.faces.is_some(), CondInput::Faces),
             (self.frames_before.is_some(), CondInput::FramesBefore),
             (!self.controls.is_empty(), CondInput::VideoControls),
             (self.camera.is_some(), CondInput::Camera),
@@ -357,6 +371,8 @@ impl Cond {
             vision: self.vision.as_ref().and_then(|features| features.shape.get(1).copied()).unwrap_or(0),
             heard: self.audio.as_ref().and_then(|audio| audio.shape.get(1).copied()).unwrap_or(0),
             behind: self.frames_behind.as_ref().and_then(video),
+            poses: self.poses.as_ref().and_then(video),
+            faces: self.faces.as_ref().and_then(video),
             before: self.frames_before.as_ref().and_then(video),
             controls: self.controls.iter().filter_map(|control| video(&control.frames)).collect(),
             camera: self.camera.as_ref().and_then(video),
@@ -383,6 +399,10 @@ pub struct CondShape {
     pub heard: usize,
     /// Frames, height and width of pictures behind the video.
     pub behind: Option<[usize; 3]>,
+    /// Frames, height and width of poses.
+    pub poses: Option<[usize; 3]>,
+    /// Frames, height and width of faces.
+    pub faces: Option<[usize; 3]>,
     /// Frames, height and width of the end of a video before it.
     pub before: Option<[usize; 3]>,
     /// Frames, height and width of each video that steers it.

@@ -113,9 +113,9 @@ fn listen(
     if sounds > 1 {
         tracing::warn!("{}: only the first of {sounds} sounds is listened to", call.identity.class);
     }
-    let resampled =
-        audio.sound(0).channels.iter().map(|channel| resampling::resampled(channel, audio.rate, RATE));
-    let resampled: Vec<Vec<f32>> = resampled.collect();
+    let sound = audio.sound(0);
+    let at_rate = |channel: &Vec<f32>| resampling::resampled(channel, audio.rate, RATE);
+    let resampled: Vec<Vec<f32>> = sound.channels.iter().map(at_rate).collect();
     let samples = resampled[0].len();
     let mean = |at: usize| resampled.iter().map(|channel| channel[at]).sum::<f32>() / channels as f32;
     let sound: Vec<f32> = (0..samples).map(mean).collect();

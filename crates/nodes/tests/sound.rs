@@ -1,5 +1,5 @@
-//! Videos that go with a sound, and videos made larger, as their workflows run them: sound loaded, listened to and told, latents
-//! enlarged and refined; and what does not fit is told.
+//! Videos that go with a sound or move as others do, and videos made larger, as their workflows run them: sound loaded,
+//! listened to and told, poses and faces followed, latents enlarged and refined; and what does not fit is told.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod golden_support;
@@ -190,4 +190,36 @@ fn a_video_is_made_larger() {
     assert_eq!(latent.samples.shape(), [1, 32, 2, 6, 6]);
     let told = failure(&bench, of("ltxv_spatial_tiny", 128, json!({"noise_augmentation": 0.5})), "8");
     assert!(told.contains("128 channels, but this one has 32"), "{told}");
+}
+
+#[test]
+fn a_picture_moves_as_somebody_in_a_video() {
+    let files = ["wan2.2_animate_tiny", "wan_2.1_vae_tiny"];
+    let bench = Bench::with(&files, host(), DeviceId::CPU);
+    let of = |inputs: Value| {
+        let mut nodes = loaders("wan2.2_animate_tiny", "wan_2.1_vae_tiny", 4096);
+        nodes.insert("6".into(), node("RepeatImageBatch", json!({"image": ["5", 0], "amount": 3})));
+        nodes.insert("9".into(), node("WanAnimateToVideo", small(&inputs)));
+        nodes
+    };
+    let mut seen = Vec::new();
+    for inputs in [
+        json!({"continue_motion_max_frames": 5, "video_frame_offset": 0}),
+        json!({"continue_motion_max_frames": 5, "video_frame_offset": 0, "reference_image": ["5", 0]}),
+        json!({"continue_motion_max_frames": 5, "video_frame_offset": 0, "reference_image": ["5", 0],
+            "pose_video": ["6", 0]}),
+        json!({"continue_motion_max_frames": 5, "video_frame_offset": 0, "reference_image": ["5", 0],
+            "face_video": ["6", 0]}),
+        json!({"continue_motion_max_frames": 5, "video_frame_offset": 0, "background_video": ["6", 0]}),
+        json!({"continue_motion_max_frames": 5, "video_frame_offset": 0, "background_video": ["6", 0],
+            "character_mask": ["5", 1]}),
+        json!({"continue_motion_max_frames": 1, "video_frame_offset": 2, "continue_motion": ["6", 0],
+            "pose_video": ["6", 0]}),
+    ] {
+        let latent = sampled(&bench, of(inputs.clone()), "9");
+        // The picture stands in front of the video.
+        assert_eq!(latent.samples.shape(), [1, 16, 3, 8, 8]);
+        assert!(!seen.contains(&latent.samples.values().to_vec()), "{inputs} changes nothing");
+        seen.push(latent.samples.values().to_vec());
+    }
 }

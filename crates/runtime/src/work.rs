@@ -154,7 +154,7 @@ impl Work {
 
 /// What a conditioning has beside its text, in short.
 fn beside_text(cond: &CondShape) -> String {
-    let CondShape { tokens: _, references, vision, heard, behind, before, controls, camera } = cond;
+    let CondShape { tokens: _, references, vision, heard, behind, poses, faces, before, controls, camera } = cond;
     let mut all: Vec<String> =
         references.iter().map(|[height, width]| format!("+{height}x{width}")).collect();
     let video =
@@ -162,6 +162,8 @@ fn beside_text(cond: &CondShape) -> String {
     all.extend((*vision > 0).then(|| format!("+v{vision}")));
     all.extend((*heard > 0).then(|| format!("+a{heard}")));
     all.extend(behind.iter().map(|size| video("b", size)));
+    all.extend(poses.iter().map(|size| video("p", size)));
+    all.extend(faces.iter().map(|size| video("f", size)));
     all.extend(before.iter().map(|size| video("e", size)));
     all.extend(controls.iter().map(|size| video("c", size)));
     all.extend(camera.iter().map(|size| video("m", size)));

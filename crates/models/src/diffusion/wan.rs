@@ -7,6 +7,7 @@ mod blocks;
 mod conditioning;
 mod config;
 mod downloads;
+mod face;
 mod family;
 mod prepared;
 mod run;
@@ -34,6 +35,7 @@ use blocks::{Entered, State};
 use prepared::Prepared;
 
 pub use config::Config;
+pub use face::Face;
 pub use family::FAMILY;
 pub use prepared::{SteeringVideo, WanInputs};
 pub use speech::Speech;
@@ -82,6 +84,8 @@ struct Shapes {
     vision: usize,
     /// Frames that a sound is heard with.
     heard: usize,
+    /// Frames that have faces to look at.
+    faced: usize,
     /// Frames in front of and behind the video.
     around: [usize; 2],
     /// The same of a model that is told speech: frames of a picture, whether the end of a video, and whether a sound.
@@ -98,6 +102,7 @@ impl Shapes {
             text: given.text.dim(1),
             vision: given.vision.as_ref().map_or(0, |vision| vision.dim(1)),
             heard: given.audio.as_ref().map_or(0, |(_, frames)| *frames),
+            faced: given.faces.as_ref().map_or(0, |(_, frames)| *frames),
             around: [usize::from(given.before.is_some()), given.frames_behind],
             told: given
                 .told
@@ -219,6 +224,9 @@ impl Wan {
         if let Some(camera) = &given.camera {
             tokens = tokens.add(&lease.bring(camera)?)?;
         }
+        if let Some(poses) = &given.poses {
+            tokens = tokens.add(&lease.bring(poses)?)?;
+        }
         if let Some(told) = &given.told {
             tokens = tokens.add(&lease.bring(&told.added)?)?;
         }
@@ -240,6 +248,10 @@ impl Wan {
             sound: match given.told.as_ref().and_then(|told| told.sound.as_ref()) {
                 None => None,
                 Some([local, global]) => Some([each(local)?, each(global)?]),
+            },
+            faces: match &given.faces {
+                None => None,
+                Some((faces, frames)) => Some((each(faces)?, *frames)),
             },
             vision: given.vision.as_ref().map(each).transpose()?,
             audio: match &given.audio {

@@ -1,5 +1,6 @@
 //! Wan's own nodes: what a video starts from, ends with, follows and is steered by.
 
+mod animate;
 mod beside;
 mod camera;
 mod sound;
@@ -26,6 +27,7 @@ const GREY: f32 = 0.5;
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    animate::add(catalogue, runtime);
     beside::add(catalogue, runtime);
     camera::add(catalogue, runtime);
     sound::add(catalogue, runtime);

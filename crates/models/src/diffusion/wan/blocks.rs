@@ -7,6 +7,7 @@ use tensor::{Activation, Mask, RopeLayout, Tensor};
 
 use super::Config;
 use super::config::HEAD;
+use super::face::Seen;
 use super::speech::Sound;
 use crate::diffusion::batches::together;
 use crate::diffusion::modulation::Everywhere;
@@ -22,6 +23,8 @@ pub(super) struct Entered {
     pub(super) text: Tensor,
     /// Features of pictures `[items, tokens, hidden]`, of a model that looks at them.
     pub(super) vision: Option<Tensor>,
+    /// Faces `[items, frames · tokens, hidden]`, of a model that sees them, and how many frames those are.
+    pub(super) faces: Option<(Tensor, usize)>,
     /// Speech `[items, …]`, of a model that is told it.
     pub(super) sound: Option<[Tensor; 2]>,
     /// The sound's tokens `[items, frames · tokens, width]`, of a model that listens, and how many frames those are.
@@ -41,6 +44,7 @@ pub(super) struct State {
     shared: Shared,
     steering: Option<Steering>,
     sound: Option<Sound>,
+    faces: Option<Seen>,
 }
 
 /// What every block reads and none changes.
@@ -95,7 +99,10 @@ impl State {
         let sounds: Vec<[&Tensor; 2]> =
             entered.iter().filter_map(|one| one.sound.as_ref().map(<[Tensor; 2]>::each_ref)).collect();
         let sound = if sounds.is_empty() { None } else { Some(Sound::new(&sounds, video)?) };
-        Ok(State { tokens, shared, steering, sound })
+        let faces = all(&|one: &Entered| one.faces.as_ref().map(|(faces, _)| faces))?
+            .zip(entered.first().and_then(|one| one.faces.as_ref()))
+            .map(|(faces, (_, frames))| Seen::new(faces, *frames));
+        Ok(State { tokens, shared, steering, sound, faces })
     }
 
     /// The tokens.
@@ -126,6 +133,11 @@ impl State {
         let told = config.speech.and_then(|speech| speech.told_behind(index));
         let tokens = match (&mut self.sound, told) {
             (Some(sound), Some(told)) => sound.tell(config, lease, told, &tokens)?,
+            _ => tokens,
+        };
+        let looked_at = config.face.as_ref().and_then(|face| face.told_behind(index));
+        let tokens = match (&mut self.faces, looked_at) {
+            (Some(faces), Some(looked_at)) => faces.look(config, lease, looked_at, &tokens)?,
             _ => tokens,
         };
         Ok(State { tokens, ..self })

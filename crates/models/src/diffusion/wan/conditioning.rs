@@ -7,7 +7,7 @@ use super::Wan;
 use super::prepared::{SteeringVideo, WanInputs};
 use super::speech::MOTION_FRAMES;
 use crate::Result;
-use crate::conditioning::{Cond, Conditioned, Scene, VideoControl};
+use crate::conditioning::{Array, Cond, Conditioned, Scene, VideoControl};
 use crate::diffusion::Diffusion;
 use crate::diffusion::video::{made_of_frames, video_on};
 
@@ -27,6 +27,8 @@ pub(super) struct Given {
     controls: Vec<(Tensor, f32)>,
     audio: Option<Tensor>,
     motion: Option<Tensor>,
+    poses: Option<Tensor>,
+    faces: Option<Tensor>,
     times: Option<Vec<f32>>,
 }
 
@@ -87,20 +89,10 @@ impl Given {
             }
             (None, behind) => behind.map(|latent| spec.to_model(latent)).transpose()?,
         };
-        let audio = match cond.audio.as_ref().filter(|_| wan.config.audio.is_some()) {
-            None => None,
-            Some(audio) => {
-                let [rows, frames, values]: [usize; 3] =
-                    audio.axes("what is heard", "batch, frames and values")?;
-                let heard = lane.tensor([rows, frames, values], &audio.values)?;
-                // Nothing is heard with pictures behind the video.
-                let more = behind.as_ref().map(LatentShape::of).transpose()?.map_or(0, |shape| shape.frames);
-                Some(match more {
-                    0 => heard,
-                    _ => Tensor::concat(&[&heard, &lane.full([rows, more, values], 0.0)?], 1)?,
-                })
-            }
-        };
+        let poses = cond.poses.as_ref().filter(|_| wan.config.face.is_some());
+        let faces = cond.faces.as_ref().filter(|_| wan.config.face.is_some());
+        let heard = cond.audio.as_ref().filter(|_| wan.config.audio.is_some());
+        let audio = heard.map(|audio| with_silence(lane, audio, behind.as_ref())).transpose()?;
         let camera = cond.camera.as_ref().filter(|_| wan.config.camera.is_some());
         Ok(Given {
             latent: lane.full([batch, channels, frames, height, width], 0.0)?,
@@ -111,6 +103,8 @@ impl Given {
             behind: behind.map(|latent| video_on(lane, &latent)).transpose()?,
             audio,
             motion: None,
+            poses: poses.map(|poses| video_on(lane, &crop(spec.to_model(poses)?)?)).transpose()?,
+            faces: faces.map(|faces| video_on(lane, faces)).transpose()?,
             camera: camera.map(|way| video_on(lane, way)).transpose()?,
             controls,
             times: scene.mask.filter(|_| wan.times_frames()).map(made_of_frames).transpose()?,
@@ -152,6 +146,8 @@ impl Given {
             controls: Vec::new(),
             audio: audio.transpose()?,
             motion: motion.transpose()?,
+            poses: None,
+            faces: None,
             times: None,
         })
     }
@@ -172,8 +168,21 @@ impl Given {
             controls: self.controls.iter().map(steer).collect(),
             audio: self.audio.clone(),
             motion: self.motion.clone(),
+            poses: self.poses.clone(),
+            faces: self.faces.clone(),
             ..WanInputs::new(&self.latent, 0.0, &self.context)
         }
+    }
+}
+
+/// What is heard with the frames of a video; nothing is heard with pictures behind it.
+fn with_silence(lane: &Lane, audio: &Array, behind: Option<&Latent>) -> Result<Tensor> {
+    let [rows, frames, values]: [usize; 3] = audio.axes("what is heard", "batch, frames and values")?;
+    let heard = lane.tensor([rows, frames, values], &audio.values)?;
+    let more = behind.map(LatentShape::of).transpose()?.map_or(0, |shape| shape.frames);
+    match more {
+        0 => Ok(heard),
+        _ => Ok(Tensor::concat(&[&heard, &lane.full([rows, more, values], 0.0)?], 1)?),
     }
 }
 

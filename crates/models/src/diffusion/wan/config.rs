@@ -1,5 +1,6 @@
 //! The sizes of a Wan model, read from the shapes of its tensors.
 
+use super::face::Face;
 use super::speech::Speech;
 use crate::Result;
 use crate::claims::Claims;
@@ -41,6 +42,8 @@ pub struct Config {
     pub audio: Option<Audio>,
     /// What a model has that is told speech.
     pub speech: Option<Speech>,
+    /// What a model has that sees faces.
+    pub face: Option<Face>,
 }
 
 /// The layers by which a model listens.
@@ -118,6 +121,7 @@ impl Config {
             camera: camera(claims)?,
             audio: audio(claims)?,
             speech: Speech::read(claims, hidden)?,
+            face: Face::read(claims, hidden)?,
         })
     }
 

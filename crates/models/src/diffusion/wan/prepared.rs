@@ -5,7 +5,7 @@ use tensor::{Activation, ConvolutionShape, Tensor};
 
 use super::config::{Audio, CAMERA_PIXELS, Camera, Vision};
 use super::speech::Told;
-use super::{Wan, wrong};
+use super::{Wan, face, wrong};
 use crate::diffusion::patches::{PATCH, patchify};
 use crate::diffusion::video::{VideoGrid, patchify_video};
 use crate::{Probe, Result};
@@ -40,6 +40,11 @@ pub struct WanInputs<'a> {
     pub audio: Option<Tensor>,
     /// The end of a video that this one goes on from, `[batch or 1, channels, frames, height, width]`.
     pub motion: Option<Tensor>,
+    /// Poses for the frames of the video from the second on, `[batch or 1, channels, frames, height, width]`.
+    pub poses: Option<Tensor>,
+    /// A face for each frame of the video from the second on, as the latent's frames stand for them, values from -1 to 1:
+    /// `[batch or 1, 3, frames, side, side]`.
+    pub faces: Option<Tensor>,
 }
 
 /// A video that steers another.
@@ -66,6 +71,8 @@ impl<'a> WanInputs<'a> {
             controls: Vec::new(),
             audio: None,
             motion: None,
+            poses: None,
+            faces: None,
         }
     }
 }
@@ -89,6 +96,10 @@ pub(super) struct Prepared {
     pub(super) controls: Vec<(Tensor, Tensor)>,
     /// The sound's tokens, `[batch or 1, frames · tokens, width]`, those of each frame in a row, and how many frames those are.
     pub(super) audio: Option<(Tensor, usize)>,
+    /// What is added to the video's tokens for poses, and the tokens of faces, those of each frame in a row, with how many
+    /// frames those are.
+    pub(super) poses: Option<Tensor>,
+    pub(super) faces: Option<(Tensor, usize)>,
     /// All of what a model is given that is told speech, but for its texts.
     pub(super) told: Option<Told>,
     /// What the time is multiplied with for each frame, of so many items one after the other.
@@ -127,28 +138,18 @@ impl Prepared {
             return wrong("pictures behind the video", expected, behind);
         }
         let frames = latent.dims().get(2).copied().unwrap_or(1).max(1);
-        let told = Told::new(wan, lease, inputs, probe)?;
-        if let Some(told) = told {
-            return Ok(Prepared {
-                vision: None,
-                text,
-                concat: inputs.concat.clone(),
-                before: None,
-                behind: None,
-                frames_behind: 0,
-                camera: None,
-                controls,
-                audio: None,
-                timed_items: 1,
-                times: Some(told.times(frames)),
-                told: Some(told),
-            });
+        if let Some(told) = Told::new(wan, lease, inputs, probe)? {
+            let times = Some(told.times(frames));
+            let alone = Prepared::of_text(text, inputs);
+            return Ok(Prepared { controls, times, told: Some(told), ..alone });
         }
         Ok(Prepared {
-            told: None,
+            poses: inputs.poses.as_ref().map(|poses| face::poses(wan, lease, (poses, latent))).transpose()?,
+            faces: match &inputs.faces {
+                None => None,
+                Some(faces) => Some(face::faces(wan, lease, (faces, inputs), probe)?),
+            },
             vision: vision(wan, lease, (inputs.vision, &text, batch), probe)?,
-            text,
-            concat: inputs.concat.clone(),
             before: match &inputs.before {
                 None => None,
                 Some(picture) => Some(lease.linear("ref_conv", &patchify(&lease.bring(picture)?)?)?),
@@ -162,14 +163,34 @@ impl Prepared {
             frames_behind: inputs.behind.as_ref().map_or(0, |pictures| pictures.dim(2)),
             camera: inputs.camera.as_ref().map(|way| camera_tokens(wan, lease, way)).transpose()?,
             controls,
-            audio: inputs
-                .audio
-                .as_ref()
-                .map(|heard| audio(wan, lease, (heard, inputs), probe))
-                .transpose()?,
+            audio: match &inputs.audio {
+                None => None,
+                Some(heard) => Some(audio(wan, lease, (heard, inputs), probe)?),
+            },
             timed_items: inputs.times.as_ref().map_or(1, |times| times.len() / frames),
             times: inputs.times.clone(),
+            ..Prepared::of_text(text, inputs)
         })
+    }
+
+    /// A text, and what stands beside the latent.
+    fn of_text(text: Tensor, inputs: &WanInputs<'_>) -> Prepared {
+        Prepared {
+            text,
+            vision: None,
+            concat: inputs.concat.clone(),
+            before: None,
+            behind: None,
+            frames_behind: 0,
+            camera: None,
+            controls: Vec::new(),
+            audio: None,
+            poses: None,
+            faces: None,
+            told: None,
+            times: None,
+            timed_items: 1,
+        }
     }
 }
 

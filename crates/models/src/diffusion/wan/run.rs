@@ -48,12 +48,15 @@ impl Diffusion for Wan {
 
     fn takes(&self) -> &'static [CondInput] {
         use CondInput::{
-            Audio, Camera, ConcatLatent, ConcatMask, FramesBefore, FramesBehind, ReferenceLatents,
-            VideoControls, Vision,
+            Audio, Camera, ConcatLatent, ConcatMask, Faces, FramesBefore, FramesBehind, Poses,
+            ReferenceLatents, VideoControls, Vision,
         };
         let config = &self.config;
         if config.audio.is_some() {
             return &[Audio, ReferenceLatents];
+        }
+        if config.face.is_some() {
+            return &[ConcatLatent, ConcatMask, Vision, Poses, Faces];
         }
         if config.speech.is_some() {
             return &[Audio, ReferenceLatents, ConcatLatent, FramesBefore];
@@ -98,6 +101,8 @@ impl Diffusion for Wan {
         Cond {
             vision: vision.map(|vision| Arc::new(Array::zeros(&[1, shape.vision, vision.width]))),
             audio: heard.map(|values| Arc::new(Array::zeros(&[1, shape.heard, values]))),
+            poses: shape.poses.map(|size| latent(channels, size)),
+            faces: shape.faces.map(|size| latent(3, size)),
             frames_before: shape.before.map(|size| latent(channels, size)),
             reference_latents: shape.references.iter().map(|[h, w]| latent(channels, [1, *h, *w])).collect(),
             frames_behind: shape.behind.map(|size| latent(channels, size)),

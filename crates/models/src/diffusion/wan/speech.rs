@@ -271,8 +271,9 @@ fn sound(
     let by_layer = lease.bring(heard)?.reshape([rows, frames, speech.layers, speech.width])?;
     let mean = by_layer.mul(&weights)?.mean(&[2])?.div(&weights.mean(&[2])?)?;
     let mean = mean.reshape([rows, frames, speech.width])?.transpose(1, 2)?.contiguous()?;
-    let local = through_time(lease, "conv1_local", &mean, speech.tokens)?;
-    let global = through_time(lease, "conv1_global", &mean, 1)?;
+    let encoder = "casual_audio_encoder.encoder";
+    let local = through_time(lease, (encoder, "conv1_local"), &mean, speech.tokens)?;
+    let global = through_time(lease, (encoder, "conv1_global"), &mean, 1)?;
     let global = lease.linear("casual_audio_encoder.encoder.final_linear", &global)?;
     let frames = local.dim(1);
     let own = local.reshape([rows, speech.tokens, frames, hidden])?.permute(&[0, 2, 1, 3])?.contiguous()?;
@@ -285,11 +286,17 @@ fn sound(
     Ok([local, global])
 }
 
-/// What is heard `[rows, width, moments]` through three layers that look back, `[rows · tokens, frames, hidden]`.
-fn through_time(lease: &Lease<'_>, first: &str, heard: &Tensor, tokens: usize) -> Result<Tensor> {
+/// What is heard or seen `[rows, width, moments]` through three layers that look back, `[rows · tokens, frames, hidden]`; they
+/// are named after what they belong to, and the first of them by itself.
+pub(super) fn through_time(
+    lease: &Lease<'_>,
+    (encoder, first): (&str, &str),
+    heard: &Tensor,
+    tokens: usize,
+) -> Result<Tensor> {
     let mut x = heard.clone();
     for (index, (name, stride)) in [first, "conv2", "conv3"].into_iter().zip(STEPS).enumerate() {
-        let name = format!("casual_audio_encoder.encoder.{name}.conv");
+        let name = format!("{encoder}.{name}.conv");
         let (weight, bias) = (lease.weight(&format!("{name}.weight"))?, lease.find(&format!("{name}.bias"))?);
         let window = vec![Window { stride, pad_before: KERNEL - 1, pad_after: 0, dilation: 1 }];
         let shape = ConvolutionShape { window, padding: Padding::Replicate, groups: 1 };

@@ -24,6 +24,9 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest>
         if let Some(speech) = config.speech {
             weights.extend(speech.block(claims, config.hidden, i)?);
         }
+        if let Some(face) = &config.face {
+            weights.extend(face.block(claims, config.hidden, i)?);
+        }
         builder = builder.block(name, false, weights);
         if let Some(beside) = config.control_after(i) {
             let name = format!("vace_blocks.{beside}");
@@ -71,6 +74,10 @@ fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
     if let Some(speech) = config.speech {
         weights.extend(patches(claims, "cond_encoder", hidden, &[config.channels, 1, PATCH, PATCH])?);
         weights.extend(speech.entrance(claims, config)?);
+    }
+    if let Some(face) = &config.face {
+        weights.extend(patches(claims, "pose_patch_embedding", hidden, &[config.channels, 1, PATCH, PATCH])?);
+        weights.extend(face.entrance(claims, hidden)?);
     }
     if let Some(Camera { channels, blocks }) = config.camera {
         let folded = channels * CAMERA_PIXELS * CAMERA_PIXELS;

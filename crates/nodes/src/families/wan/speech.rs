@@ -14,7 +14,7 @@ use crate::class::class;
 use crate::conditioning::{changed, three_outputs};
 use crate::image::pixels;
 use crate::value::{Array, Image, LatentImage};
-use crate::{Error, Result};
+use crate::Result;
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -133,7 +133,8 @@ fn told(
     let room = runtime.host.room(&shape)?;
     let mut steering = zeros_of(&VIDEO_16, &shape)?;
     if let Some(video) = asked.first_pictures(call, "control_video")? {
-        overwrite(&mut steering, &asked.encode(runtime, call, &video)?, 0);
+        let video = asked.encode(runtime, call, &video)?;
+        overwrite(&mut steering, &video, 0);
     }
     let steering = room.latent(steering);
     let with = |input: &str, audio: Option<&Arc<Array>>| {
