@@ -56,13 +56,13 @@ impl fmt::Debug for AudioEncoderHandle {
 
 /// What an encoder heard: `AUDIO_ENCODER_OUTPUT`.
 #[derive(Clone)]
-pub struct Heard {
+pub(crate) struct Heard {
     /// Layers, what comes out of the last among them; moments; and values of each.
-    pub shape: [usize; 3],
+    pub(crate) shape: [usize; 3],
     /// The values, layer by layer.
-    pub values: Values,
+    pub(crate) values: Values,
     /// Values of the sound, at the encoder's rate.
-    pub samples: usize,
+    pub(crate) samples: usize,
 }
 
 impl Heard {

@@ -68,6 +68,8 @@ fn other_painter(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
 fn other_refined_transformer(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
     match found.dims("img_in.proj.weight") {
         Some([_, _, _, _]) => named("HunyuanImage"),
+        // Later ones, whose patches are single values, are read.
+        Some([.., 1]) => None,
         _ if found.has("time_r_in.in_layer.weight") => named("a model distilled with two times (MeanFlow)"),
         _ => None,
     }

@@ -81,7 +81,7 @@ impl Face {
         };
         let [rows, _, _] = claims.dims("face_encoder.conv1_local.conv.weight")?;
         let [inner, _, _] = claims.dims("face_encoder.conv2.conv.weight")?;
-        if rows % inner != 0 || hidden % HEAD != 0 {
+        if !rows.is_multiple_of(inner) || !hidden.is_multiple_of(HEAD) {
             let expected = format!("[a multiple of {inner}, {space}, {KERNEL}]");
             return Err(claims.misfit("face_encoder.conv1_local.conv.weight", expected));
         }

@@ -75,7 +75,7 @@ impl Speech {
         let [_, layers, _, _] = claims.dims("casual_audio_encoder.weights")?;
         let name = "casual_audio_encoder.encoder.conv1_local.conv.weight";
         let [rows, width, _] = claims.dims(name)?;
-        if hidden % 4 != 0 || rows % (hidden / 4) != 0 {
+        if !hidden.is_multiple_of(4) || !rows.is_multiple_of(hidden / 4) {
             return Err(claims.misfit(name, format!("[a multiple of {}, {width}, {KERNEL}]", hidden / 4)));
         }
         let told = claims.count(|i| format!("audio_injector.injector.{i}.q.weight"));
