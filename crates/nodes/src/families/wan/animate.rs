@@ -233,7 +233,7 @@ fn made_new(
         new[start..mask.batch * plane].copy_from_slice(&mask.values[start..]);
     }
     let shape = [1, FRAMES, trimmed + frames, height, width];
-    let room = runtime.host.room(&shape).map_err(Error::from)?;
+    let room = runtime.host.room(&shape)?;
     let mut mask = Latent::zeros(&shape);
     for (at, values) in mask.values_mut().chunks_exact_mut(plane.max(1)).enumerate() {
         let (channel, frame) = (at / (trimmed + frames), at % (trimmed + frames));
