@@ -27,12 +27,12 @@ class Weights:
         self.values = Weights.of({**one, "shape": changed.get(one["name"], one["shape"])} for one in tensors).values
 
     @classmethod
-    def of(cls, tensors):
+    def of(cls, tensors, stored=torch.bfloat16):
         weights = cls.__new__(cls)
         weights.values = {}
         for one in tensors:
             values = procedural(one["name"], one["shape"], one["scale"], one["offset"])
-            weights.values[one["name"]] = values.to(torch.bfloat16).to(torch.float64)
+            weights.values[one["name"]] = values.to(stored).to(torch.float64)
         return weights
 
     def __getitem__(self, name):

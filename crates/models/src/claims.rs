@@ -242,7 +242,7 @@ fn is_padded(entry: &Entry, shape: &[usize]) -> bool {
 
 /// Ends of names of tables that files have though they follow from sizes, are numbers that are read as such, or say how a
 /// model was trained, so that no weight is read from them.
-const FOLLOWING: [&str; 14] = [
+const FOLLOWING: [&str; 19] = [
     ".position_ids",
     "relative_position_index",
     "relative_position_index_SA",
@@ -257,6 +257,11 @@ const FOLLOWING: [&str; 14] = [
     "per_channel_statistics.mean-of-stds",
     "per_channel_statistics.mean-of-stds_over_std-of-means",
     "per_channel_statistics.channel",
+    ".fuser.alpha_attn",
+    ".fuser.alpha_dense",
+    "conv2.0.kernel",
+    "skip.0.kernel",
+    "motion_encoder.dec.direction.weight",
 ];
 
 impl Part {

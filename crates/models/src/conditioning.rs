@@ -58,6 +58,8 @@ pub struct Cond {
     pub concat_mask: Option<Arc<Latent>>,
     /// Which channel of the picture the mask stands before.
     pub concat_mask_at: usize,
+    /// How much noise is laid over the video that is to be made larger, which stands beside the latent, 0 to 1.
+    pub noise_augmentation: Option<f32>,
     /// Latents of pictures to look at, in the autoencoder's scale.
     pub reference_latents: Vec<Arc<Latent>>,
     /// How references are placed: `offset`, `index` and so on.
@@ -68,10 +70,19 @@ pub struct Cond {
     /// Features of pictures, one vector per token, from the layer of a vision model that the family looks at:
     /// `[1 or batch, tokens, width]`.
     pub vision: Option<Arc<Array>>,
+    /// What is heard while each frame of the latent is seen, `[1 or batch, frames, values]`.
+    pub audio: Option<Arc<Array>>,
     /// The time of the first frame, which is a picture that was given and not made.
     pub guiding_frame: Option<f32>,
     /// Pictures behind the video, in the autoencoder's scale: `[1 or batch, channels, frames, height, width]`.
     pub frames_behind: Option<Arc<Latent>>,
+    /// Poses for the frames behind the first, in the autoencoder's scale: `[1 or batch, channels, frames, height, width]`.
+    pub poses: Option<Arc<Latent>>,
+    /// A face for each frame of the video, values from -1 to 1: `[1 or batch, 3, frames, side, side]`.
+    pub faces: Option<Arc<Latent>>,
+    /// The end of the video that this one goes on from, in the autoencoder's scale:
+    /// `[1 or batch, channels, frames, height, width]`.
+    pub frames_before: Option<Arc<Latent>>,
     /// Videos that steer it.
     pub controls: Vec<VideoControl>,
     /// A camera's way, in pixels: `[1, channels, frames, height, width]`.
@@ -98,6 +109,33 @@ pub struct SeenPicture {
     pub strength: f32,
     /// How much noise is added to it, 0 to 1: the more, the less the result is like it.
     pub noise_augmentation: f64,
+}
+
+/// What is to be where in a picture, for a latent of a size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grounding {
+    /// Rows and columns of the latent.
+    pub size: [usize; 2],
+    /// The texts with their places.
+    pub texts: Vec<PlacedText>,
+}
+
+/// A text with the place of what it says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlacedText {
+    /// The whole text in one vector, `[1, width]`.
+    pub text: Arc<Array>,
+    /// Height, width, top and left, in latent values.
+    pub place: [usize; 4],
+}
+
+impl Grounding {
+    /// An empty text over all of a latent, as a rehearsal needs it.
+    pub(crate) fn blank(size: [usize; 2], width: usize) -> Grounding {
+        let [height, columns] = size;
+        let text = Arc::new(Array::zeros(&[1, width]));
+        Grounding { size, texts: vec![PlacedText { text, place: [height, columns, 0, 0] }] }
+    }
 }
 
 /// How a video is to move.
@@ -177,14 +215,24 @@ pub enum CondInput {
     ConcatLatent,
     /// [`Cond::concat_mask`].
     ConcatMask,
+    /// [`Cond::noise_augmentation`].
+    NoiseAugmentation,
     /// [`Cond::reference_latents`].
     ReferenceLatents,
     /// [`Cond::vision`].
     Vision,
+    /// [`Cond::audio`].
+    Audio,
     /// [`Cond::guiding_frame`].
     GuidingFrame,
     /// [`Cond::frames_behind`].
     FramesBehind,
+    /// [`Cond::poses`].
+    Poses,
+    /// [`Cond::faces`].
+    Faces,
+    /// [`Cond::frames_before`].
+    FramesBefore,
     /// [`Cond::controls`].
     VideoControls,
     /// [`Cond::camera`].
@@ -208,10 +256,15 @@ impl fmt::Display for CondInput {
             CondInput::AttentionBias => "a bias on tokens",
             CondInput::ConcatLatent => "a picture beside the latent",
             CondInput::ConcatMask => "a mask beside the latent",
+            CondInput::NoiseAugmentation => "noise over what stands beside the latent",
             CondInput::ReferenceLatents => "reference latents",
             CondInput::Vision => "features of a picture",
+            CondInput::Audio => "a sound",
             CondInput::GuidingFrame => "a time of the first frame",
             CondInput::FramesBehind => "pictures behind the video",
+            CondInput::Poses => "poses",
+            CondInput::Faces => "faces",
+            CondInput::FramesBefore => "the end of a video to go on from",
             CondInput::VideoControls => "videos that steer it",
             CondInput::Camera => "a camera's way",
             CondInput::Sizes => "sizes of the picture",
@@ -237,12 +290,17 @@ impl Cond {
             concat_latent: None,
             concat_mask: None,
             concat_mask_at: 0,
+            noise_augmentation: None,
             reference_latents: Vec::new(),
             reference_method: None,
             reference_slots: Vec::new(),
             vision: None,
+            audio: None,
             guiding_frame: None,
             frames_behind: None,
+            poses: None,
+            faces: None,
+            frames_before: None,
             controls: Vec::new(),
             camera: None,
             sizes: PictureSizes::default(),
@@ -261,10 +319,15 @@ impl Cond {
             (!self.attention_bias.is_empty(), CondInput::AttentionBias),
             (self.concat_latent.is_some(), CondInput::ConcatLatent),
             (self.concat_mask.is_some(), CondInput::ConcatMask),
+            (self.noise_augmentation.is_some(), CondInput::NoiseAugmentation),
             (!self.reference_latents.is_empty(), CondInput::ReferenceLatents),
             (self.vision.is_some(), CondInput::Vision),
+            (self.audio.is_some(), CondInput::Audio),
             (self.guiding_frame.is_some(), CondInput::GuidingFrame),
             (self.frames_behind.is_some(), CondInput::FramesBehind),
+            (self.poses.is_some(), CondInput::Poses),
+            (self.faces.is_some(), CondInput::Faces),
+            (self.frames_before.is_some(), CondInput::FramesBefore),
             (!self.controls.is_empty(), CondInput::VideoControls),
             (self.camera.is_some(), CondInput::Camera),
             (self.sizes != PictureSizes::default(), CondInput::Sizes),
@@ -306,7 +369,11 @@ impl Cond {
             tokens: self.tokens(),
             references: self.reference_latents.iter().filter_map(picture).collect(),
             vision: self.vision.as_ref().and_then(|features| features.shape.get(1).copied()).unwrap_or(0),
+            heard: self.audio.as_ref().and_then(|audio| audio.shape.get(1).copied()).unwrap_or(0),
             behind: self.frames_behind.as_ref().and_then(video),
+            poses: self.poses.as_ref().and_then(video),
+            faces: self.faces.as_ref().and_then(video),
+            before: self.frames_before.as_ref().and_then(video),
             controls: self.controls.iter().filter_map(|control| video(&control.frames)).collect(),
             camera: self.camera.as_ref().and_then(video),
         }
@@ -328,8 +395,16 @@ pub struct CondShape {
     pub references: Vec<[usize; 2]>,
     /// Tokens of features of pictures.
     pub vision: usize,
+    /// Frames that a sound is heard with.
+    pub heard: usize,
     /// Frames, height and width of pictures behind the video.
     pub behind: Option<[usize; 3]>,
+    /// Frames, height and width of poses.
+    pub poses: Option<[usize; 3]>,
+    /// Frames, height and width of faces.
+    pub faces: Option<[usize; 3]>,
+    /// Frames, height and width of the end of a video before it.
+    pub before: Option<[usize; 3]>,
     /// Frames, height and width of each video that steers it.
     pub controls: Vec<[usize; 3]>,
     /// Frames, height and width of a camera's way.

@@ -12,6 +12,7 @@ use std::fmt;
 use checkpoint::{Checkpoint, Entry, Precision};
 use meta::ByteSize;
 
+use crate::audio::{self, AudioFamily};
 use crate::control::{self, ControlFamily};
 use crate::diffusion::model_patches::{self, PatchFamily};
 use crate::diffusion::{self, DiffusionFamily};
@@ -69,6 +70,8 @@ pub enum Role {
     Autoencoder,
     /// Says what is in a picture.
     Vision,
+    /// Says what is in a sound.
+    Audio,
     /// Tells a diffusion model to follow a picture.
     Control,
     /// Changes a diffusion model's image between its blocks.
@@ -96,6 +99,8 @@ pub enum Reader {
     Autoencoder(&'static AutoencoderFamily),
     /// A family of vision models.
     Vision(&'static VisionFamily),
+    /// A family of audio encoders.
+    Audio(&'static AudioFamily),
     /// A kind of control networks.
     Control(&'static ControlFamily),
     /// A kind of model patches.
@@ -114,6 +119,7 @@ impl Reader {
             Reader::Text(architecture) => architecture.name,
             Reader::Autoencoder(family) => family.name,
             Reader::Vision(family) => family.name,
+            Reader::Audio(family) => family.name,
             Reader::Control(family) => family.name,
             Reader::ModelPatch(family) => family.name,
             Reader::Upscale(family) => family.name,
@@ -167,6 +173,7 @@ impl fmt::Display for Part {
             Role::Text => write!(f, "a text encoder ({family})")?,
             Role::Autoencoder => write!(f, "an autoencoder ({family})")?,
             Role::Vision => write!(f, "a vision model ({family})")?,
+            Role::Audio => write!(f, "an audio encoder ({family})")?,
             Role::Control => write!(f, "a control network ({family})")?,
             Role::ModelPatch => write!(f, "a model patch ({family})")?,
             Role::Upscale => write!(f, "an upscaler ({family})")?,
@@ -325,6 +332,9 @@ fn all_signs() -> impl Iterator<Item = (Role, Option<Reader>, &'static Sign)> {
     let vision = vision::FAMILIES.iter().flat_map(|family| {
         family.signs.iter().map(|sign| (Role::Vision, Some(Reader::Vision(family)), sign))
     });
+    let audio = audio::FAMILIES
+        .iter()
+        .flat_map(|family| family.signs.iter().map(|sign| (Role::Audio, Some(Reader::Audio(family)), sign)));
     let upscale = upscale::FAMILIES.iter().flat_map(|family| {
         family.signs.iter().map(|sign| (Role::Upscale, Some(Reader::Upscale(family)), sign))
     });
@@ -332,7 +342,7 @@ fn all_signs() -> impl Iterator<Item = (Role, Option<Reader>, &'static Sign)> {
         family.signs.iter().map(|sign| (Role::LatentUpscale, Some(Reader::LatentUpscale(family)), sign))
     });
     let control = control.chain(patches);
-    let others = autoencoders.chain(vision).chain(upscale).chain(latents);
+    let others = autoencoders.chain(vision).chain(audio).chain(upscale).chain(latents);
     control.chain(named).chain(diffusion).chain(text).chain(others)
 }
 

@@ -1,5 +1,6 @@
 //! Latents made larger by a network, before they are refined and decoded. One file per family, one line in [`FAMILIES`].
 
+pub mod hunyuan_video_15;
 pub mod ltxv;
 
 use std::fmt;
@@ -14,7 +15,7 @@ use crate::vae::CodedSize;
 use crate::{Module, Result};
 
 /// Every family, in the order in which files are tried.
-pub const FAMILIES: &[&LatentUpscalerFamily] = &[&ltxv::FAMILY];
+pub const FAMILIES: &[&LatentUpscalerFamily] = &[&ltxv::FAMILY, &hunyuan_video_15::FAMILY];
 
 /// What the rest of the program asks of a family before one of its files is read.
 pub struct LatentUpscalerFamily {

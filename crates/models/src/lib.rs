@@ -9,9 +9,10 @@
 //!
 //! A family is one folder and one line in the list of its kind: [`diffusion::FAMILIES`], [`text::ARCHITECTURES`],
 //! [`vae::FAMILIES`], [`vision::FAMILIES`], [`control::FAMILIES`], [`diffusion::model_patches::FAMILIES`],
-//! [`upscale::FAMILIES`].
+//! [`upscale::FAMILIES`], [`audio::FAMILIES`].
 #![forbid(unsafe_code)]
 
+pub mod audio;
 mod claims;
 mod clip_layers;
 pub mod conditioning;

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use meta::Shape;
-use models::conditioning::{Array, Cond, Guidance};
-use models::diffusion::Diffusion;
+use models::conditioning::{Array, Cond, CondInput, Conditioned, Guidance, Scene};
 use models::diffusion::hunyuan_video::HunyuanVideo;
+use models::diffusion::{Diffusion, Evaluation};
 use models::vae::video_kl::VideoKl;
 use models::vae::{Autoencoder, FrameTiles, Pictures, Tiling};
 use models::{Module, Probe, detect};
 use patch::{PatchFile, PatchSet, apply};
 use residency::Manifest;
-use sampling::Latent;
+use sampling::{Latent, LatentShape};
 use support::transformers::{array, check_placements, missed_modules, texts};
 use support::*;
 use tensor::Tensor;
@@ -23,6 +23,7 @@ use testkit::{Golden, Report, random_normal};
 
 const FIRST: &str = "hunyuan_video_tiny";
 const LATER: &str = "hunyuan_video_15_tiny";
+const LARGER: &str = "hunyuan_video_15_sr_tiny";
 const LATER_VAE: &str = "hunyuan_video_15_vae_tiny";
 
 /// A model and its manifest.
@@ -78,6 +79,41 @@ fn letters_and_a_picture_equal_the_reference_in_every_module() {
         model.forward_probed(&session, (&cond, &part(0, 32), time), probe)
     };
     assert_eq!(missed_modules(&golden, &session, forward, |_| Vec::new()), [""; 0]);
+}
+
+#[test]
+fn a_video_made_larger_equals_diffusers_with_and_without_a_landing() {
+    let (model, manifest) = model(LARGER);
+    assert!(model.config().jumps && model.takes().contains(&CondInput::NoiseAugmentation));
+    let (golden, session) = (golden(LARGER), open_on_cpu(manifest));
+    // Without noise three quarters of the video are kept; the values here are those behind that.
+    let mut beside = array(&golden, "beside").values;
+    let (start, end) = (33 * 16, 65 * 16);
+    beside[start..end].iter_mut().for_each(|value| *value /= 0.75);
+    let cond = Cond {
+        second_text: Some(Arc::new(array(&golden, "letters"))),
+        vision: Some(Arc::new(array(&golden, "vision"))),
+        concat_latent: Some(Arc::new(Latent::new(vec![1, 66, 2, 4, 2], beside).unwrap())),
+        ..Cond::text(array(&golden, "text"), None)
+    };
+    let x = session.lane().unwrap().tensor([1, 32, 2, 4, 2], &array(&golden, "x").values).unwrap();
+    let evaluated = |times: &[f32]| {
+        let scene = Scene { times, ..Scene::empty(LatentShape::sized(x.dims()).unwrap()) };
+        let run = model.start(&session, &[Conditioned::whole(&cond)], &scene).unwrap();
+        run.forward(&[Evaluation::new(0, &x, 700.0)]).unwrap()[0].to_vec().unwrap()
+    };
+    let (shape, _) = golden.tensor("alone").unwrap();
+    // An evaluation that no step begins at lands nowhere.
+    for (name, times) in [("alone", &[][..]), ("alone", &[900.0, 300.0]), ("landing", &[900.0, 700.0, 300.0])]
+    {
+        golden.assert_close(name, &shape, &evaluated(times), 1e-5);
+    }
+    let conds = texts([1, 12, 256]).map(|cond| Cond {
+        concat_latent: Some(latent(4, &[1, 66, 2, 4, 4])),
+        noise_augmentation: Some(0.7),
+        ..cond
+    });
+    check_placements(&model, &checkpoint(LARGER), &conds, &[&[1, 32, 2, 4, 4]]);
 }
 
 #[test]

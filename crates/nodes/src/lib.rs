@@ -7,11 +7,13 @@
 pub mod picture;
 pub mod value;
 
+mod audio;
 mod class;
 mod clip_vision;
 mod conditioning;
 mod control;
 mod families;
+mod grounding;
 mod guidance;
 mod image;
 mod latent;
@@ -47,6 +49,7 @@ pub fn catalogue(runtime: &Arc<Runtime>) -> Catalogue {
     let mut catalogue = Catalogue::default();
     catalogue.explain_absent(packs::instead);
     loaders::add(&mut catalogue, runtime);
+    grounding::add(&mut catalogue, runtime);
     text::add(&mut catalogue, runtime);
     conditioning::add(&mut catalogue, runtime);
     control::add(&mut catalogue, runtime);
@@ -64,6 +67,7 @@ pub fn catalogue(runtime: &Arc<Runtime>) -> Catalogue {
     vision::add(&mut catalogue, runtime);
     clip_vision::add(&mut catalogue, runtime);
     video::add(&mut catalogue, runtime);
+    audio::add(&mut catalogue, runtime);
     families::add(&mut catalogue, runtime);
     catalogue
 }

@@ -8,6 +8,7 @@
 //! | `…DisTorchMultiGPU` | the same as older workflows have it, for GGUF loaders |
 
 mod advanced;
+mod audio;
 mod checkpoints;
 mod clip_vision;
 mod control;
@@ -41,6 +42,7 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     clip_vision::add(catalogue, runtime);
     control::add(catalogue, runtime);
     model_patches::add(catalogue, runtime);
+    audio::add(catalogue, runtime);
     selecting::add(catalogue, runtime);
 }
 

@@ -12,10 +12,10 @@ use sampling::Latent;
 
 use crate::{Error, Result};
 use runtime::host::{Host, Samples, Values};
-use runtime::{ControlNet, Vae};
+use runtime::{ControlNet, ModelPatch, Vae};
 
 pub use features::{ClipVisionOutput, Features};
-pub use models::conditioning::{Array, Cond, Guidance};
+pub use models::conditioning::{Array, Cond, Guidance, PlacedText};
 pub use moving::{Audio, Video, VideoPart};
 
 /// Pictures, `[batch, height, width, channels]`, values 0 to 1: `IMAGE`.
@@ -91,6 +91,24 @@ pub struct Entry {
     pub controls: Vec<Arc<Control>>,
     /// Whether the conditioning that the model is guided away from follows them, too.
     pub controls_negative: bool,
+    /// What is to be where in the picture.
+    pub grounding: Option<Arc<Grounded>>,
+}
+
+/// What is to be where in a picture, and the network that the model is told it by.
+#[derive(Debug)]
+pub struct Grounded {
+    /// The network.
+    pub network: Arc<ModelPatch>,
+    /// The texts with their places, in the order in which nodes said them.
+    pub texts: Vec<PlacedText>,
+}
+
+impl PartialEq for Grounded {
+    /// Two are the same only if they were said at once.
+    fn eq(&self, other: &Grounded) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// A picture that a conditioning follows.
@@ -325,6 +343,7 @@ impl Entry {
             is_default: false,
             controls: Vec::new(),
             controls_negative: false,
+            grounding: None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use checkpoint::Checkpoint;
 use meta::{DType, DeviceId, Encoding, Shape};
 use models::Module;
+use models::audio::{self, AudioEncoder};
 use models::control::{self, ControlNetwork};
 use models::detect::{Detected, Part, Reader, Role};
 use models::diffusion::model_patches::{self, PatchNetwork};
@@ -67,6 +68,8 @@ pub enum Network {
     Autoencoder(Box<dyn Autoencoder>),
     /// A vision model.
     Vision(Box<dyn VisionModel>),
+    /// An audio encoder.
+    Audio(Box<dyn AudioEncoder>),
     /// A control network.
     Control(Box<dyn ControlNetwork>),
     /// A patch of a diffusion model.
@@ -85,6 +88,7 @@ impl Network {
             Network::Text(_) => "a text encoder",
             Network::Autoencoder(_) => "an autoencoder",
             Network::Vision(_) => "a vision model",
+            Network::Audio(_) => "an audio encoder",
             Network::Control(_) => "a control network",
             Network::ModelPatch(_) => "a model patch",
             Network::Upscale(_) => "an upscaler",
@@ -100,6 +104,7 @@ impl Network {
             // They know no latents; pictures are counted as most latents count them.
             Network::Text(_)
             | Network::Vision(_)
+            | Network::Audio(_)
             | Network::Control(_)
             | Network::ModelPatch(_)
             | Network::Upscale(_)
@@ -123,6 +128,7 @@ impl Network {
             Network::Text(text) => &*text.encoder,
             Network::Autoencoder(autoencoder) => &**autoencoder,
             Network::Vision(vision) => &**vision,
+            Network::Audio(audio) => &**audio,
             Network::Control(control) => &**control,
             Network::ModelPatch(patch) => &**patch,
             Network::Upscale(upscaler) => &**upscaler,
@@ -203,6 +209,11 @@ impl Source {
     /// The vision model of a file, with what lies beside it.
     pub fn vision(file: &Arc<Checkpoint>, found: &Detected, placing: Placing) -> Result<Source> {
         Source::of_part(file, found.part(Role::Vision, "a vision model")?, placing)
+    }
+
+    /// The audio encoder of a file.
+    pub fn audio(file: &Arc<Checkpoint>, found: &Detected, placing: Placing) -> Result<Source> {
+        Source::of_part(file, found.part(Role::Audio, "an audio encoder")?, placing)
     }
 
     /// The control network of a file.
@@ -344,6 +355,7 @@ impl Source {
             Some(Reader::Autoencoder(family)) => Network::Autoencoder((family.read)(file, part)?),
             Some(Reader::Text(architecture)) => Network::Text((architecture.read)(file, part)?),
             Some(Reader::Vision(family)) => Network::Vision((family.read)(file, part)?),
+            Some(Reader::Audio(family)) => Network::Audio((family.read)(file, part)?),
             Some(Reader::Control(family)) => Network::Control((family.read)(file, part)?),
             Some(Reader::ModelPatch(family)) => Network::ModelPatch((family.read)(file, part)?),
             Some(Reader::Upscale(family)) => Network::Upscale((family.read)(file, part)?),
@@ -452,6 +464,7 @@ pub fn runnable(role: Role) -> String {
         Role::Text => text::ARCHITECTURES.iter().map(|known| known.name).collect(),
         Role::Autoencoder => vae::FAMILIES.iter().map(|family| family.name).collect(),
         Role::Vision => vision::FAMILIES.iter().map(|family| family.name).collect(),
+        Role::Audio => audio::FAMILIES.iter().map(|family| family.name).collect(),
         Role::Control => control::FAMILIES.iter().map(|family| family.name).collect(),
         Role::ModelPatch => model_patches::FAMILIES.iter().map(|family| family.name).collect(),
         Role::Upscale => upscale::FAMILIES.iter().map(|family| family.name).collect(),

@@ -66,11 +66,12 @@ pub struct SaidPlacing<'a> {
 }
 
 /// The order in which a file's networks are looked for.
-const ROLES: [Role; 8] = [
+const ROLES: [Role; 9] = [
     Role::Diffusion,
     Role::Autoencoder,
     Role::Text,
     Role::Vision,
+    Role::Audio,
     Role::Control,
     Role::ModelPatch,
     Role::Upscale,
@@ -131,6 +132,7 @@ fn network_of(
     match role {
         Role::Autoencoder => Source::autoencoder(file, found, placing),
         Role::Vision => Source::vision(file, found, placing),
+        Role::Audio => Source::audio(file, found, placing),
         Role::Control => alone(Source::control(file, found, placing)?),
         Role::ModelPatch => Source::model_patch(file, found, placing),
         Role::Upscale => Source::upscaler(file, found, placing),

@@ -193,6 +193,7 @@ fn key_map(source: &Source, beside: &[Arc<Source>]) -> Result<KeyMap> {
         Network::Control(control) => control.patch_keys(source.weights()?),
         Network::Autoencoder(_)
         | Network::Vision(_)
+        | Network::Audio(_)
         | Network::ModelPatch(_)
         | Network::Upscale(_)
         | Network::LatentUpscale(_) => KeyMap::native(weights),

@@ -34,6 +34,8 @@ pub enum Work {
     Encode(CodedSize),
     /// A look at one picture.
     Look,
+    /// A sound listened to.
+    Listen,
     /// What a control network does in one step of the model that it controls.
     Control(StepShape),
     /// What a model patch does in one step of the model that it changes.
@@ -140,6 +142,7 @@ impl Work {
             Work::Decode(size) => coded("decode", size),
             Work::Encode(size) => coded("encode", size),
             Work::Look => "look".to_owned(),
+            Work::Listen => "listen".to_owned(),
             Work::Enlarge(size) => coded("enlarge", size),
             Work::Upscale(size) => {
                 let (height, width) = size.at_once();
@@ -151,13 +154,17 @@ impl Work {
 
 /// What a conditioning has beside its text, in short.
 fn beside_text(cond: &CondShape) -> String {
-    let CondShape { tokens: _, references, vision, behind, controls, camera } = cond;
+    let CondShape { tokens: _, references, vision, heard, behind, poses, faces, before, controls, camera } = cond;
     let mut all: Vec<String> =
         references.iter().map(|[height, width]| format!("+{height}x{width}")).collect();
     let video =
         |what: &str, [frames, height, width]: &[usize; 3]| format!("+{what}{frames}x{height}x{width}");
     all.extend((*vision > 0).then(|| format!("+v{vision}")));
+    all.extend((*heard > 0).then(|| format!("+a{heard}")));
     all.extend(behind.iter().map(|size| video("b", size)));
+    all.extend(poses.iter().map(|size| video("p", size)));
+    all.extend(faces.iter().map(|size| video("f", size)));
+    all.extend(before.iter().map(|size| video("e", size)));
     all.extend(controls.iter().map(|size| video("c", size)));
     all.extend(camera.iter().map(|size| video("m", size)));
     all.concat()
@@ -193,6 +200,7 @@ impl Network {
                 None => CodedSize::whole(height, width),
             }),
             Network::Vision(_) => Work::Look,
+            Network::Audio(_) => Work::Listen,
             Network::LatentUpscale(_) => Work::Enlarge(CodedSize::video(frames, height, width)),
             Network::Upscale(_) => {
                 let pixels = self.pixels_per_value();
@@ -231,6 +239,7 @@ impl Network {
                 Ok(autoencoder.rehearse_encoding(session, *size)?)
             }
             (Network::Vision(vision), Work::Look) => Ok(vision.rehearse(session)?),
+            (Network::Audio(audio), Work::Listen) => Ok(audio.rehearse(session)?),
             (Network::Upscale(upscaler), Work::Upscale(size)) => {
                 Ok(models::upscale::rehearse(&**upscaler, session, size.at_once())?)
             }

@@ -24,10 +24,6 @@ pub(super) const NAMED: &[(Role, Sign)] = &[
         Role::Diffusion,
         Sign::native("label_emb.weight", |_| named("a UNet with classes, such as the x4 upscaler")),
     ),
-    // Variants of a family that can be read, by what the others do not have.
-    (Role::Diffusion, Sign::native("casual_audio_encoder.encoder.final_linear.weight", |_| named("S2V"))),
-    (Role::Diffusion, Sign::native("audio_proj.audio_proj_glob_1.layer.bias", |_| named("HuMo"))),
-    (Role::Diffusion, Sign::native("face_adapter.fuser_blocks.0.k_norm.weight", |_| named("Animate"))),
     (Role::Diffusion, Sign::native("audio_patchify_proj.weight", |_| named("LTX-2"))),
     (Role::Diffusion, Sign::native("clip_text_pooled_proj.0.weight", |_| named("NewBie"))),
     (Role::Autoencoder, Sign::native("decoder.conv_in.weight", other_autoencoder)),
@@ -72,6 +68,8 @@ fn other_painter(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
 fn other_refined_transformer(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
     match found.dims("img_in.proj.weight") {
         Some([_, _, _, _]) => named("HunyuanImage"),
+        // Later ones, whose patches are single values, are read.
+        Some([.., 1]) => None,
         _ if found.has("time_r_in.in_layer.weight") => named("a model distilled with two times (MeanFlow)"),
         _ => None,
     }

@@ -45,6 +45,8 @@ pub(super) use family::{ReleasedVideo, is_later, tensors};
 
 /// How far levels are shifted, unless a node says otherwise.
 const SHIFT: f64 = 7.0;
+/// Times that differ by less are the same.
+const SAME_TIME: f32 = 1e-3;
 /// The layers by which a time, a guidance or a pooled text becomes a vector of the model's width.
 const LAYERS: [&str; 2] = ["in_layer", "out_layer"];
 
@@ -168,6 +170,10 @@ impl HunyuanVideo {
             embed(lease, (name, LAYERS), &time_embedding(lease.lane(), time)?, probe)
         };
         let (now, refined_by) = (timed("time_in", *time)?, timed("txt_in.t_embedder", *time)?);
+        let now = match next_time(&given.times, *time) {
+            None => now,
+            Some(landing) => now.add(&timed("time_r_in", landing)?)?,
+        };
         let first = given.first_time.map(|time| timed("time_in", time)).transpose()?;
         let with_vector = |time: Tensor| -> Result<Tensor> {
             match &given.vector {
@@ -400,8 +406,11 @@ impl Diffusion for HunyuanVideo {
     }
 
     fn takes(&self) -> &'static [CondInput] {
-        use CondInput::{ConcatLatent, ConcatMask, Guidance, GuidingFrame, ReferenceLatents, Vision};
+        use CondInput::{
+            ConcatLatent, ConcatMask, Guidance, GuidingFrame, NoiseAugmentation, ReferenceLatents, Vision,
+        };
         match (self.is_first_generation(), self.config.beside(), self.config.guidance) {
+            (false, _, _) if self.config.enlarges() => &[ConcatLatent, NoiseAugmentation, Vision],
             (false, _, _) => &[ConcatLatent, ConcatMask, Vision],
             (true, [0, _], true) => &[Guidance, GuidingFrame, ReferenceLatents],
             (true, [0, _], false) => &[GuidingFrame, ReferenceLatents],
@@ -441,6 +450,12 @@ impl Diffusion for HunyuanVideo {
     ) -> Result<Box<dyn DiffusionRun + 'a>> {
         pass::start(self, session, conds, scene)
     }
+}
+
+/// Where a step that begins at a time lands; nowhere if none begins there.
+fn next_time(times: &[f32], time: f32) -> Option<f32> {
+    let begins = |from: &f32| (from - time).abs() <= SAME_TIME;
+    times.get(times.iter().position(begins)? + 1).copied()
 }
 
 impl Module for HunyuanVideo {

@@ -1,5 +1,5 @@
-//! Patches of diffusion models: networks that look at a picture and change the image's tokens behind the blocks of a
-//! model, while it runs. One line in [`FAMILIES`] for each kind; each stands in the folder of the family that it is for.
+//! Patches of diffusion models: networks that look at a picture, or are told what is to be where, and change the image's
+//! tokens behind the blocks of a model, while it runs. One line in [`FAMILIES`] for each kind; each stands in the folder of the family that it is for.
 //!
 //! ```text
 //! Checkpoint ── detect ──> Part ── PatchFamily::read ──> dyn PatchNetwork ── manifest ──> plan, load, open
@@ -16,13 +16,13 @@ use sampling::LatentSpec;
 use tensor::{Lane, Tensor};
 
 use super::positions::Positions;
-use super::{qwen_image, z_image};
-use crate::conditioning::Array;
+use super::{qwen_image, sd15, z_image};
+use crate::conditioning::{Array, Grounding};
 use crate::detect::{Part, Sign};
 use crate::{Error, Module, Result};
 
 /// Every kind of patches, in the order in which files are tried.
-pub const FAMILIES: &[&PatchFamily] = &[&qwen_image::PATCH, &z_image::PATCH];
+pub const FAMILIES: &[&PatchFamily] = &[&qwen_image::PATCH, &z_image::PATCH, &sd15::GROUNDING];
 
 /// What the rest of the program asks of a kind before one of its files is read.
 pub struct PatchFamily {
@@ -39,23 +39,33 @@ pub trait PatchNetwork: Module {
     /// The families of diffusion models that it is for, by name.
     fn patches(&self) -> &'static [&'static str];
 
-    /// What it looks at.
-    fn picture(&self) -> PatchPicture;
+    /// What it looks at; none for one that is told what is to be where instead.
+    fn picture(&self) -> Option<PatchPicture>;
+
+    /// Values of each text that it is told, if it is told any.
+    fn text_width(&self) -> Option<usize> {
+        None
+    }
 
     /// Where it looks at a model or changes it, in order.
     fn points(&self) -> Vec<PatchPoint>;
 
-    /// What it sees of a model for a latent of so many items, rows and columns, empty, as a rehearsal needs it.
-    fn blank(&self, lane: &Lane, latent: [usize; 3]) -> Result<Seen>;
+    /// What it sees of a model at a point for a latent of so many items, rows and columns, empty, as a rehearsal needs it.
+    fn blank(&self, lane: &Lane, latent: [usize; 3], point: PatchPoint) -> Result<Seen>;
 
-    /// Starts a run: pictures, one for each size of latents, go through their layers once. What it adds is multiplied with
-    /// a strength.
-    fn start<'a>(
-        &'a self,
-        session: &'a Session,
-        pictures: &[Array],
-        strength: f32,
-    ) -> Result<Box<dyn PatchRun + 'a>>;
+    /// Starts a run: what it is given goes through its layers once.
+    fn start<'a>(&'a self, session: &'a Session, given: &PatchGiven<'_>) -> Result<Box<dyn PatchRun + 'a>>;
+}
+
+/// What a patch is given for a run.
+#[derive(Clone, Copy, Debug)]
+pub struct PatchGiven<'a> {
+    /// Pictures, one for each size of latents.
+    pub pictures: &'a [Array],
+    /// What is to be where, for each conditioning of the run, by its place; nothing for one that says nothing of it.
+    pub grounded: &'a [Grounding],
+    /// What is added is multiplied with this.
+    pub strength: f32,
 }
 
 /// What a patch looks at.
@@ -144,12 +154,14 @@ pub struct Seen {
     pub(super) time: Option<Tensor>,
     /// Where all tokens stand, and the place of the image's first, likewise.
     pub(super) places: Option<(Arc<Positions>, usize)>,
+    /// The conditionings of the evaluations, by their places among those of the run, for patches that are told of them.
+    pub(super) conds: Vec<usize>,
 }
 
 impl Seen {
     /// Tokens without times and places.
     pub(super) fn tokens(size: [usize; 2], image: Tensor) -> Seen {
-        Seen { size, image, before: None, time: None, places: None }
+        Seen { size, image, before: None, time: None, places: None, conds: Vec::new() }
     }
 
     /// Adds `added · strength` to the first tokens of the image.
@@ -221,15 +233,20 @@ pub fn rehearse(
     let lane = session.lane()?;
     let used = || lane.device().ledger().report().used;
     let before = used();
-    let channels = patch.picture().channels();
+    let channels = patch.picture().map_or(0, |picture| picture.channels());
     let picture = |[height, width]: &[usize; 2]| Array::zeros(&[batch, channels, *height, *width]);
     let pictures: Vec<Array> = sizes.iter().map(picture).collect();
-    let run = patch.start(session, &pictures, 0.5)?;
+    let grounding = |size: &[usize; 2]| Grounding::blank(*size, patch.text_width().unwrap_or(0));
+    let grounded: Vec<Grounding> = sizes.iter().map(grounding).collect();
+    let given = PatchGiven { pictures: &pictures, grounded: &grounded, strength: 0.5 };
+    let run = patch.start(session, &given)?;
     let held = used().saturating_sub(before);
     let mut pass = run.pass();
-    let seen = |[height, width]: &[usize; 2]| patch.blank(lane, [batch, *height, *width]);
-    let seen: Vec<Seen> = sizes.iter().map(seen).collect::<Result<_>>()?;
     for point in patch.points() {
+        let seen = |(place, [height, width]): (usize, &[usize; 2])| -> Result<Seen> {
+            Ok(Seen { conds: vec![place], ..patch.blank(lane, [batch, *height, *width], point)? })
+        };
+        let seen: Vec<Seen> = sizes.iter().enumerate().map(seen).collect::<Result<_>>()?;
         pass.behind(point, &seen)?;
     }
     Ok(held)

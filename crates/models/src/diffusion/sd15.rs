@@ -4,6 +4,8 @@
 mod control;
 mod downloads;
 mod family;
+mod grounding;
 
 pub use control::{ADAPTER, CONTROL};
 pub use family::{FAMILY, read};
+pub use grounding::GROUNDING;

@@ -11,6 +11,7 @@ mod control;
 mod control_lora;
 mod frames;
 mod given;
+mod grounding;
 mod kind;
 mod layers;
 mod names;
@@ -27,6 +28,7 @@ use sampling::ModelSampling;
 use tensor::{Activation, Tensor};
 
 use super::batches::{Batch, FEW_ROWS, Together, in_order, together};
+use super::model_patches::{PatchPass, PatchPoint, Seen};
 use super::modulation::waves;
 use super::{Alteration, ControlResiduals};
 use crate::claims::{Claims, StoredNames};
@@ -38,6 +40,7 @@ use state::{State, residual_at};
 pub(in crate::diffusion) use adapter::{Adapter, AdapterKind, is_adapter};
 pub use config::{Config, Heads, Layer, Place, Side, Unit};
 pub(in crate::diffusion) use control_lora::read_control;
+pub(in crate::diffusion) use grounding::GroundingNetwork;
 pub use kind::FOUR_CHANNELS;
 pub(in crate::diffusion) use kind::Kind;
 pub(in crate::diffusion) use signs::{
@@ -70,6 +73,8 @@ pub struct UnetInputs<'a> {
 /// One evaluation of a step.
 #[derive(Clone, Copy)]
 struct Member<'a> {
+    /// Its conditioning, by its place among those of the run.
+    cond: usize,
     latent: &'a Tensor,
     time: f32,
     given: &'a Given,
@@ -133,9 +138,9 @@ impl Unet {
         let lease = session.lease(0)?;
         let UnetInputs { latent, time, context, vector } = *inputs;
         let given = Given::new(self, &lease, latent.dim(0), (context, vector), probe)?;
-        let member = Member { latent, time, given: &given, control: None, altered: &[] };
+        let member = Member { cond: 0, latent, time, given: &given, control: None, altered: &[] };
         self.check(&member)?;
-        let mut outputs = self.pass(session, lease, &[member], probe)?;
+        let mut outputs = self.pass((session, lease), &[member], &mut [], probe)?;
         // A pass gives one result for each evaluation.
         Ok(outputs.swap_remove(0))
     }
@@ -144,9 +149,9 @@ impl Unet {
     /// order.
     fn pass(
         &self,
-        session: &Session,
-        first: Lease<'_>,
+        (session, first): (&Session, Lease<'_>),
         evaluations: &[Member<'_>],
+        patches: &mut [Box<dyn PatchPass + '_>],
         probe: &mut Probe<'_>,
     ) -> Result<Vec<Tensor>> {
         let batches = Batch::all_of(evaluations, |member| self.shapes(member));
@@ -154,10 +159,21 @@ impl Unet {
             let lease = first;
             batches.iter().map(|batch| self.enter(&lease, batch, probe)).collect::<Result<_>>()?
         };
+        let mut transformers = 0..;
         for (index, unit) in self.config.units.iter().enumerate() {
             let lease = session.lease(index + 1)?;
             for state in &mut states {
-                state.through(&self.config, &lease, unit, probe)?;
+                state.begin(&self.config, &lease, unit, probe)?;
+            }
+            if let Layer::Transformer { .. } = unit.layer {
+                let point = PatchPoint::Block(transformers.next().unwrap_or_default());
+                if !patches.is_empty() {
+                    let seen: Vec<Seen> = states.iter().filter_map(State::seen).collect();
+                    patches.iter_mut().try_for_each(|patch| patch.behind(point, &seen))?;
+                }
+            }
+            for state in &mut states {
+                state.finish(&self.config, &lease, unit, probe)?;
             }
         }
         let lease = session.lease(self.config.units.len() + 1)?;

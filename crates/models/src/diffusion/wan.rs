@@ -7,9 +7,11 @@ mod blocks;
 mod conditioning;
 mod config;
 mod downloads;
+mod face;
 mod family;
 mod prepared;
 mod run;
+mod speech;
 pub(crate) mod text;
 mod weights;
 
@@ -23,7 +25,7 @@ use tensor::{Activation, Lane, Tensor};
 use super::Placed;
 use super::batches::{Batch, FEW_ROWS, Together, in_order, together};
 use super::modulation::TIME_VALUES;
-use super::rotary::VideoPositions;
+use super::rotary::{Places, VideoPositions, counted};
 use super::timed_change::Change;
 use super::video::{VideoGrid, patchify_video};
 use crate::claims::Claims;
@@ -33,8 +35,10 @@ use blocks::{Entered, State};
 use prepared::Prepared;
 
 pub use config::Config;
+pub use face::Face;
 pub use family::FAMILY;
 pub use prepared::{SteeringVideo, WanInputs};
+pub use speech::Speech;
 
 /// The slowest waves of positions turn once in about so many.
 const THETA: f64 = 10_000.0;
@@ -46,18 +50,18 @@ pub struct Wan {
     prefix: String,
 }
 
-/// The positions of tokens, for each number of frames, rows and columns that has run.
+/// The positions of tokens, for all that have run.
 #[derive(Default)]
 struct KnownPositions(Mutex<Vec<Arc<VideoPositions>>>);
 
 impl KnownPositions {
-    fn of(&self, config: &Config, size: [usize; 3], placed: Placed) -> Arc<VideoPositions> {
+    fn of(&self, config: &Config, places: Vec<Places>) -> Arc<VideoPositions> {
         // Positions are put in whole, so what another thread left is good.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(positions) = known.iter().find(|positions| positions.are_of(size, &placed)) {
+        if let Some(positions) = known.iter().find(|positions| positions.are_of(&places)) {
             return Arc::clone(positions);
         }
-        let positions = Arc::new(VideoPositions::new(size, config.axes(), THETA, placed));
+        let positions = Arc::new(VideoPositions::new(places, config.axes(), THETA));
         known.push(Arc::clone(&positions));
         positions
     }
@@ -78,8 +82,14 @@ struct Shapes {
     latent: Shape,
     text: usize,
     vision: usize,
+    /// Frames that a sound is heard with.
+    heard: usize,
+    /// Frames that have faces to look at.
+    faced: usize,
     /// Frames in front of and behind the video.
     around: [usize; 2],
+    /// The same of a model that is told speech: frames of a picture, whether the end of a video, and whether a sound.
+    told: Option<(usize, bool, bool)>,
     times: usize,
     controls: usize,
     placed: Placed,
@@ -91,7 +101,13 @@ impl Shapes {
             latent: *latent.shape(),
             text: given.text.dim(1),
             vision: given.vision.as_ref().map_or(0, |vision| vision.dim(1)),
+            heard: given.audio.as_ref().map_or(0, |(_, frames)| *frames),
+            faced: given.faces.as_ref().map_or(0, |(_, frames)| *frames),
             around: [usize::from(given.before.is_some()), given.frames_behind],
+            told: given
+                .told
+                .as_ref()
+                .map(|told| (told.picture_frames, told.has_motion, told.sound.is_some())),
             times: given.times.as_ref().map_or(0, Vec::len),
             controls: given.controls.len(),
             placed: *placed,
@@ -184,19 +200,22 @@ impl Wan {
         probe: &mut Probe<'_>,
     ) -> Result<State> {
         let grid = VideoGrid::sized(batch.first().latent.shape());
-        let [before, behind] = batch.shapes().around;
-        let size = [before + grid.frames + behind, grid.rows, grid.columns];
-        let positions = positions.of(&self.config, size, batch.shapes().placed);
+        let Shapes { around: [before, behind], told, placed, .. } = batch.shapes();
+        let places = match told {
+            Some((picture_frames, has_motion, _)) => speech::places(&grid, *picture_frames, *has_motion),
+            None => vec![counted([before + grid.frames + behind, grid.rows, grid.columns], placed)],
+        };
+        let positions = positions.of(&self.config, places);
         let entered: Vec<Entered> =
             batch.members().map(|member| self.enter_one(lease, member, probe)).collect::<Result<_>>()?;
-        State::new(&entered, positions)
+        State::new(&entered, positions, grid.tokens())
     }
 
     fn enter_one(&self, lease: &Lease<'_>, member: &Member<'_>, probe: &mut Probe<'_>) -> Result<Entered> {
         let Member { latent, time, given, .. } = member;
         let items = latent.dim(0);
         let mut latent = lease.bring(latent)?;
-        if let Some(concat) = &given.concat {
+        if let Some(concat) = given.concat.as_ref().filter(|_| given.told.is_none()) {
             latent = Tensor::concat(&[&latent, &lease.bring(concat)?], 1)?;
         }
         let mut tokens = lease.linear("patch_embedding", &patchify_video(&latent)?)?;
@@ -205,12 +224,19 @@ impl Wan {
         if let Some(camera) = &given.camera {
             tokens = tokens.add(&lease.bring(camera)?)?;
         }
+        if let Some(poses) = &given.poses {
+            tokens = tokens.add(&lease.bring(poses)?)?;
+        }
+        if let Some(told) = &given.told {
+            tokens = tokens.add(&lease.bring(&told.added)?)?;
+        }
         let each = |x: &Tensor| -> Result<Tensor> {
             let x = lease.bring(x)?;
             Ok(x.broadcast([items, x.dim(1), x.dim(2)])?.contiguous()?)
         };
         let before = given.before.as_ref().map(each).transpose()?;
-        let behind = given.behind.as_ref().map(each).transpose()?;
+        let told = given.told.as_ref().and_then(|told| told.behind.as_ref());
+        let behind = given.behind.as_ref().or(told).map(each).transpose()?;
         let parts: Vec<&Tensor> = before.iter().chain([&tokens]).chain(&behind).collect();
         let tokens = together(&parts, 1)?;
         let (time, change) = self.times(lease, given, *time, (items, tokens.dim(1)), probe)?;
@@ -219,7 +245,19 @@ impl Wan {
         };
         Ok(Entered {
             text: each(&given.text)?,
+            sound: match given.told.as_ref().and_then(|told| told.sound.as_ref()) {
+                None => None,
+                Some([local, global]) => Some([each(local)?, each(global)?]),
+            },
+            faces: match &given.faces {
+                None => None,
+                Some((faces, frames)) => Some((each(faces)?, *frames)),
+            },
             vision: given.vision.as_ref().map(each).transpose()?,
+            audio: match &given.audio {
+                None => None,
+                Some((audio, frames)) => Some((each(audio)?, *frames)),
+            },
             controls: given.controls.iter().map(control).collect::<Result<_>>()?,
             tokens,
             time,
@@ -284,15 +322,16 @@ impl Wan {
         if latent.rank() != 5 || latent.dims().contains(&0) {
             return wrong("the latent", "[batch, channels, frames, height, width]".into(), latent);
         }
-        let beside = given.concat.as_ref().map_or(0, |concat| concat.dim(1));
+        let is_added = given.told.is_some();
+        let beside = given.concat.as_ref().filter(|_| !is_added).map_or(0, |concat| concat.dim(1));
         if latent.dim(1) + beside != self.config.in_channels {
             let expected = format!("{} channels with what stands beside it", self.config.in_channels);
             return wrong("the latent", expected, latent);
         }
         if let Some(concat) = &given.concat
-            && concat.shape() != &latent.shape().with(1, beside)
+            && concat.dims()[2..] != latent.dims()[2..]
         {
-            let expected = format!("of the latent's size, {}", latent.shape().with(1, beside));
+            let expected = format!("of the latent's size, {}", latent.shape());
             return wrong("what stands beside the latent", expected, concat);
         }
         let grid = VideoGrid::sized(latent.shape());

@@ -1,7 +1,10 @@
 //! Wan's own nodes: what a video starts from, ends with, follows and is steered by.
 
+mod animate;
 mod beside;
 mod camera;
+mod sound;
+mod speech;
 mod steering;
 mod tracks;
 
@@ -24,8 +27,11 @@ const GREY: f32 = 0.5;
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    animate::add(catalogue, runtime);
     beside::add(catalogue, runtime);
     camera::add(catalogue, runtime);
+    sound::add(catalogue, runtime);
+    speech::add(catalogue, runtime);
     steering::add(catalogue, runtime);
     tracks::add(catalogue, runtime);
 }

@@ -9,13 +9,16 @@ use super::{Found, Loader};
 use crate::{Result, Runtime};
 use runtime::{ModelPatch, Placing, Source};
 
-/// Adds the loader of this file.
+/// Adds the loaders of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     add_with_variants(catalogue, runtime, PatchLoader);
+    add_with_variants(catalogue, runtime, GroundingLoader);
 }
 
 /// The key of the folder that has them.
 const KEY: &str = "model_patches";
+/// The key of the folder that has those that are told what is to be where.
+const GROUNDING_KEY: &str = "gligen";
 
 /// `ModelPatchLoader`: a network that changes a diffusion model's image between its blocks.
 struct PatchLoader;
@@ -48,6 +51,48 @@ impl Loader for PatchLoader {
     fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let found = Found::named(runtime, call, "name", &[KEY])?;
         let source = Source::model_patch(&found.file, &found.detected, placing.clone())?;
+        runtime.register(&source)?;
+        Ok(vec![Value::object(ModelPatch { source: Arc::new(source) })])
+    }
+}
+
+/// `GLIGENLoader`: a network by which a diffusion model is told what is to be where.
+struct GroundingLoader;
+
+impl Loader for GroundingLoader {
+    fn class(&self) -> &'static str {
+        "GLIGENLoader"
+    }
+
+    fn title(&self) -> &'static str {
+        "GLIGENLoader"
+    }
+
+    fn category(&self) -> &'static str {
+        "loaders"
+    }
+
+    fn inputs(&self, runtime: &Runtime) -> Vec<Input> {
+        vec![Input::choice("gligen_name", runtime.names(GROUNDING_KEY))]
+    }
+
+    fn file_inputs(&self) -> Vec<(&'static str, &'static [&'static str])> {
+        vec![("gligen_name", &[GROUNDING_KEY])]
+    }
+
+    fn outputs(&self) -> &'static [&'static str] {
+        &["GLIGEN"]
+    }
+
+    fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
+        let found = Found::named(runtime, call, "gligen_name", &[GROUNDING_KEY])?;
+        let source = Source::model_patch(&found.file, &found.detected, placing.clone())?;
+        if source.patch_network()?.text_width().is_none() {
+            let (name, part) = (source.name(), &source.part);
+            let told =
+                format!("{name} is {part}, which is not told what is to be where; choose a GLIGEN file");
+            return Err(Failure::value(told));
+        }
         runtime.register(&source)?;
         Ok(vec![Value::object(ModelPatch { source: Arc::new(source) })])
     }

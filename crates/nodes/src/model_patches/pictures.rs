@@ -20,7 +20,13 @@ pub(crate) fn ready_picture(
     patching: &Patching,
     size: [usize; 2],
 ) -> Result<Hint> {
-    let PatchPicture { latent: spec, beside } = patching.patch.source.patch_network()?.picture();
+    let source = &patching.patch.source;
+    let Some(PatchPicture { latent: spec, beside }) = source.patch_network()?.picture() else {
+        let (name, part) = (source.name(), &source.part);
+        return Err(Error::Told(format!(
+            "{name} is {part}, which looks at no picture; load another model patch"
+        )));
+    };
     let encoder = Encoder { runtime, call, vae: &patching.vae, spec, size };
     let picture = patching.picture.as_ref().map(|picture| encoder.scaled(picture)).transpose()?;
     let latent = match (beside, picture) {

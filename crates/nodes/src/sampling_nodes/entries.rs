@@ -159,7 +159,10 @@ pub(crate) fn ready(
         }
     }
     if let Some((positive, others)) = all.split_first_mut() {
-        others.iter_mut().for_each(|entries| follow(positive, entries));
+        others.iter_mut().for_each(|entries| {
+            follow(positive, entries);
+            share_grounding(positive, entries);
+        });
     }
     Ok(all)
 }
@@ -186,6 +189,29 @@ fn follow(positive: &[ReadyEntry], entries: &mut Vec<ReadyEntry>) {
             entries.push(following);
         } else {
             entries[place] = following;
+        }
+    }
+}
+
+/// Tells entries without an area what those of the positive conditioning are told of places, unless one of them is told of
+/// places already.
+fn share_grounding(positive: &[ReadyEntry], entries: &mut Vec<ReadyEntry>) {
+    let is_whole = |entry: &&ReadyEntry| entry.area.is_none();
+    let told = positive.iter().filter(is_whole).filter_map(|entry| entry.entry.grounding.as_ref());
+    let is_told = |entry: &ReadyEntry| entry.entry.grounding.is_some();
+    if entries.iter().filter(is_whole).any(is_told) {
+        return;
+    }
+    let places: Vec<usize> = (0..entries.len()).filter(|at| entries[*at].area.is_none()).collect();
+    for (index, grounding) in told.enumerate() {
+        let Some(place) = places.get(index % places.len().max(1)).copied() else { return };
+        let entry = Entry { grounding: Some(Arc::clone(grounding)), ..Entry::clone(&entries[place].entry) };
+        let told = ReadyEntry { entry: Arc::new(entry), ..entries[place].clone() };
+        // More than there are entries: one that is told already gets a companion.
+        if is_told(&entries[place]) {
+            entries.push(told);
+        } else {
+            entries[place] = told;
         }
     }
 }

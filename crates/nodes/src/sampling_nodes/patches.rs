@@ -1,11 +1,12 @@
-//! The model patches of a run: their pictures made ready once, and the networks that change the model between its blocks.
+//! The model patches of a run: their pictures made ready once, what conditionings say of places, and the networks that
+//! change the model between its blocks.
 
 use std::sync::Arc;
 
 use graph::{Call, Failure};
-use models::conditioning::Array;
-use models::diffusion::model_patches::PatchRun;
-use runtime::{Model, Network, Opened, Patching, Runtime, Source, Wanted, Work};
+use models::conditioning::{Array, Grounding};
+use models::diffusion::model_patches::{PatchGiven, PatchRun};
+use runtime::{Model, Network, Opened, Runtime, Source, Wanted, Work};
 use sampling::LatentShape;
 
 use super::controls::evaluated_size;
@@ -23,11 +24,12 @@ pub(crate) struct Patches {
     works: Vec<Work>,
 }
 
-/// One patch, and what it looks at for each size of latents.
+/// One patch, and what it looks at for each size of latents, or is told for each conditioning.
 struct PatchUse {
     network: usize,
     strength: f32,
     pictures: Vec<Hint>,
+    grounded: Vec<Grounding>,
 }
 
 impl Patches {
@@ -40,6 +42,7 @@ impl Patches {
         (shape, step): (LatentShape, &Work),
     ) -> Result<Patches, Failure> {
         let mut all = Patches { networks: Vec::new(), uses: Vec::new(), works: Vec::new() };
+        all.ground(model, conditionings, (shape, step))?;
         if model.patches.is_empty() {
             return Ok(all);
         }
@@ -48,19 +51,45 @@ impl Patches {
         sizes.sort_unstable();
         sizes.dedup();
         for patching in &model.patches {
-            check_fits(patching, model)?;
+            check_fits(&patching.patch.source, model)?;
             let picture = |size: &[usize; 2]| ready_picture(runtime, call, patching, *size);
             let pictures = sizes.iter().map(picture).collect::<Result<_>>()?;
             let network = all.network(&patching.patch.source, step);
-            all.uses.push(PatchUse { network, strength: patching.strength, pictures });
+            all.uses.push(PatchUse { network, strength: patching.strength, pictures, grounded: Vec::new() });
         }
         Ok(all)
     }
 
+    /// One patch for each network that conditionings say by what is to be where.
+    fn ground(
+        &mut self,
+        model: &Model,
+        conditionings: &[Vec<ReadyEntry>],
+        (shape, step): (LatentShape, &Work),
+    ) -> Result<()> {
+        let all = || conditionings.iter().flatten();
+        for grounded in all().filter_map(|ready| ready.entry.grounding.as_ref()) {
+            let source = &grounded.network.source;
+            check_fits(source, model)?;
+            let network = self.network(source, step);
+            if self.uses.iter().any(|known| known.network == network) {
+                continue;
+            }
+            let told = |ready: &ReadyEntry| {
+                let own = ready.entry.grounding.as_ref();
+                let own = own.filter(|other| is_same(&other.network.source, source));
+                let texts = own.map(|own| own.texts.clone()).unwrap_or_default();
+                Grounding { size: evaluated_size(ready, shape), texts }
+            };
+            let grounded = all().map(told).collect();
+            self.uses.push(PatchUse { network, strength: 1.0, pictures: Vec::new(), grounded });
+        }
+        Ok(())
+    }
+
     /// The place of a network, which is one for all that use it.
     fn network(&mut self, source: &Arc<Source>, step: &Work) -> usize {
-        let same = |known: &Arc<Source>| Arc::ptr_eq(&known.file, &source.file) && known.part == source.part;
-        if let Some(known) = self.networks.iter().position(same) {
+        if let Some(known) = self.networks.iter().position(|known| is_same(known, source)) {
             return known;
         }
         self.networks.push(Arc::clone(source));
@@ -84,18 +113,23 @@ impl Patches {
 
     /// Starts every patch on the networks that were opened, which are in the order of [`Patches::wanted`].
     pub(crate) fn start<'a>(&'a self, opened: &'a [Opened]) -> Result<Vec<Box<dyn PatchRun + 'a>>> {
-        let start = |PatchUse { network, strength, pictures }: &PatchUse| {
+        let start = |PatchUse { network, strength, pictures, grounded }: &PatchUse| {
             let pictures: Vec<Array> = pictures.iter().map(|picture| picture.array.clone()).collect();
+            let given = PatchGiven { pictures: &pictures, grounded, strength: *strength };
             let patch = self.networks[*network].patch_network()?;
-            Ok(patch.start(&opened[*network].session, &pictures, *strength)?)
+            Ok(patch.start(&opened[*network].session, &given)?)
         };
         self.uses.iter().map(start).collect()
     }
 }
 
+/// Whether two are of one part of one file.
+fn is_same(one: &Source, other: &Source) -> bool {
+    Arc::ptr_eq(&one.file, &other.file) && one.part == other.part
+}
+
 /// An error if a patch is for other models.
-fn check_fits(patching: &Patching, model: &Model) -> Result<()> {
-    let source = &patching.patch.source;
+fn check_fits(source: &Source, model: &Model) -> Result<()> {
     let network = source.patch_network()?;
     let family = match &*model.source.network {
         Network::Diffusion(_, family) => family.name,

@@ -119,6 +119,11 @@ impl Bench {
         Bench { runtime, catalogue: Arc::new(catalogue), collected, folder }
     }
 
+    /// Where files are loaded from.
+    pub(crate) fn input(&self, name: &str) -> PathBuf {
+        self.folder.join("input").join(name)
+    }
+
     pub(crate) fn executor(&self) -> Executor {
         Executor::new(Arc::clone(&self.catalogue), CacheMode::Classic)
     }
@@ -267,6 +272,7 @@ impl NodeClass for Tell {
             .input(Input::int("seed", 0, 0, 1000))
             .input(Input::boolean("beside", false))
             .input(Input::int("tokens", 6, 1, 1000).optional())
+            .input(Input::int("width", 4096, 1, 10_000).optional())
             .output("CONDITIONING")
     }
 
@@ -277,7 +283,8 @@ impl NodeClass for Tell {
             values: testkit::random_normal(seed, shape.iter().product()),
         };
         let tokens = call.size("tokens").unwrap_or(6);
-        let mut entry = Entry::text(random(&[1, tokens, 4096], seed), Some(random(&[1, 768], seed + 1)));
+        let width = call.size("width").unwrap_or(4096);
+        let mut entry = Entry::text(random(&[1, tokens, width], seed), Some(random(&[1, 768], seed + 1)));
         if call.boolean("beside")? {
             let latent = random(&[1, 16, 8, 8], seed + 2);
             entry.cond.concat_latent = Some(Arc::new(Latent::new(latent.shape, latent.values).unwrap()));

@@ -36,8 +36,16 @@ const KINDS: [(&str, Role, &str); 7] = [
 ];
 
 /// Other folders, whose files are opened but may be anything.
-const OTHERS: [&str; 6] =
-    ["clip_vision", "style_models", "controlnet", "upscale_models", "embeddings", "model_patches"];
+const OTHERS: [&str; 8] = [
+    "clip_vision",
+    "style_models",
+    "controlnet",
+    "upscale_models",
+    "embeddings",
+    "model_patches",
+    "gligen",
+    "audio_encoders",
+];
 
 /// A file that can be opened.
 pub(super) struct Model {

@@ -108,6 +108,7 @@ fn verdict(file: &Arc<Checkpoint>, part: &Part) -> (bool, String, Option<Vec<Str
         | Role::Text
         | Role::Autoencoder
         | Role::Vision
+        | Role::Audio
         | Role::Control
         | Role::ModelPatch
         | Role::Upscale

@@ -50,6 +50,8 @@ pub struct Config {
     pub vision_width: Option<usize>,
     /// Kinds of tokens of the text side that are told apart.
     pub kinds: Option<usize>,
+    /// Whether it jumps: it is told the time at which a step lands, too.
+    pub jumps: bool,
 }
 
 /// Letters that are to be seen, as an encoder of bytes read them.
@@ -110,6 +112,7 @@ impl Config {
             letters,
             vision_width: width("vision_in.proj.1.weight")?,
             kinds,
+            jumps: claims.find("time_r_in.in_layer.weight").is_some(),
         })
     }
 
@@ -125,6 +128,11 @@ impl Config {
     pub(super) fn beside(&self) -> [usize; 2] {
         let extra = self.in_channels - self.channels;
         [extra - extra % 2, extra % 2]
+    }
+
+    /// Whether it makes videos larger: a picture with its mask and the video with its mask stand beside the latent.
+    pub(super) fn enlarges(&self) -> bool {
+        self.patch == 1 && self.in_channels == 3 * self.channels + 2
     }
 
     /// The kind of a block of the manifest, and its number among its kind; none of those that refine the text.

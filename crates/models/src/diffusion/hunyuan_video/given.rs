@@ -1,6 +1,7 @@
 //! From a conditioning on the host to what the model is given on the device, through its first layers once.
 
 use residency::Lease;
+use sampling::noise::prepare_noise;
 use sampling::{Latent, LatentShape};
 use tensor::{Activation, Tensor};
 
@@ -16,6 +17,11 @@ use crate::{Probe, Result};
 const USUAL_GUIDANCE: f32 = 6.0;
 /// Added to the variance of letters and features of pictures.
 const OUTER_EPS: f32 = 1e-5;
+
+/// What the seed of the noise over a video is before that of the run.
+const SEED_BEFORE: u64 = 10;
+/// How much of a video that is made larger is kept at most.
+const MOST_KEPT: f32 = 0.75;
 
 /// The kinds of tokens on the text's side, by their rows in the table that tells them apart.
 #[derive(Clone, Copy)]
@@ -42,6 +48,8 @@ pub(in crate::diffusion) struct Given {
     pub(super) first_time: Option<f32>,
     /// Further channels beside the latent.
     pub(super) concat: Option<Tensor>,
+    /// The times of the run's steps, falling, of a model that is told where a step lands.
+    pub(super) times: Vec<f32>,
     /// A picture to look at, in the model's scale: `[batch or 1, channels, frames, height, width]`.
     pub(super) reference: Option<Tensor>,
 }
@@ -78,6 +86,7 @@ impl Given {
             vector: vector(model, lease, (cond, batch), probe)?,
             first_time: cond.guiding_frame,
             concat,
+            times: if config.jumps { scene.times.to_vec() } else { Vec::new() },
             reference: reference.transpose()?,
         })
     }
@@ -185,6 +194,9 @@ fn beside(model: &HunyuanVideo, cond: &Cond, scene: &Scene<'_>) -> Result<Option
         return Ok(None);
     }
     let LatentShape { batch, frames, height, width, .. } = scene.shape;
+    if model.config.enlarges() {
+        return larger_of(cond, scene, channels).map(Some);
+    }
     let picture = match (&cond.concat_latent, scene.image) {
         (Some(given), _) => {
             let given = given.resized_and_centred(height, width)?;
@@ -210,6 +222,30 @@ fn beside(model: &HunyuanVideo, cond: &Cond, scene: &Scene<'_>) -> Result<Option
     Ok(Some(picture.with_channels_of(&mask.with_items(batch)?)?))
 }
 
+/// What stands beside the latent of a model that makes videos larger, in the autoencoder's scale: a picture and its mask,
+/// then the video, of which noise takes the place for a part, and its mask.
+fn larger_of(cond: &Cond, scene: &Scene<'_>, channels: usize) -> Result<Latent> {
+    let LatentShape { batch, channels: own, frames, height, width } = scene.shape;
+    let Some(given) = &cond.concat_latent else {
+        return Ok(Latent::zeros(&[batch, channels, frames, height, width]));
+    };
+    let given = given.resized_and_centred(height, width)?.with_items(batch)?;
+    let mut beside = filled(&given, channels, frames)?;
+    let share = cond.noise_augmentation.unwrap_or(0.0);
+    let video = [batch, own, frames, height, width];
+    let noise = prepare_noise(scene.seed.wrapping_sub(SEED_BEFORE), &video, None)?;
+    let volume = frames * height * width;
+    for item in 0..batch {
+        let start = (item * channels + own + 1) * volume;
+        let noise = &noise.values()[item * own * volume..][..own * volume];
+        for (value, noise) in beside.values_mut()[start..start + own * volume].iter_mut().zip(noise) {
+            let kept = (1.0 - share).min(MOST_KEPT) * *value;
+            *value = if share > 0.0 { share * noise + kept } else { kept };
+        }
+    }
+    Ok(beside)
+}
+
 /// A latent with so many channels and frames: those that are too many are left out, those that are missing are zero.
 fn filled(latent: &Latent, channels: usize, frames: usize) -> Result<Latent> {
     let LatentShape { batch, channels: have, frames: given, height, width } = LatentShape::of(latent)?;
@@ -229,6 +265,30 @@ fn filled(latent: &Latent, channels: usize, frames: usize) -> Result<Latent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn noise_takes_the_place_of_a_part_of_a_video() {
+        let scene = Scene {
+            seed: 20,
+            ..Scene::empty(LatentShape { batch: 1, channels: 1, frames: 1, height: 1, width: 2 })
+        };
+        let given = Latent::new(vec![1, 4, 1, 1, 2], vec![1.0, 2.0, 1.0, 1.0, 4.0, 8.0, 1.0, 1.0]).unwrap();
+        let cond = |noise_augmentation| {
+            let text = Cond::text(Array::zeros(&[1, 1, 1]), None);
+            Cond { concat_latent: Some(std::sync::Arc::new(given.clone())), noise_augmentation, ..text }
+        };
+        let plain = larger_of(&cond(None), &scene, 4).unwrap();
+        assert_eq!(plain.values(), [1.0, 2.0, 1.0, 1.0, 3.0, 6.0, 1.0, 1.0]);
+        // The noise is that of a seed ten before the run's.
+        let noise = prepare_noise(10, &[1, 1, 1, 1, 2], None).unwrap();
+        let noised = larger_of(&cond(Some(0.5)), &scene, 4).unwrap();
+        let expected = [0.5 * noise.values()[0] + 2.0, 0.5 * noise.values()[1] + 4.0];
+        assert_eq!(noised.values()[4..6], expected);
+        assert_eq!(
+            larger_of(&Cond { concat_latent: None, ..cond(None) }, &scene, 4).unwrap().values(),
+            [0.0; 8]
+        );
+    }
 
     #[test]
     fn latents_are_cut_and_filled_with_zeros() {

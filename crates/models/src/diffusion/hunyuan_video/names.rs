@@ -25,6 +25,8 @@ const FIRST_RELEASE: &[(&str, &str)] = &[
     ("t_embedder.out_layer.", "t_embedder.mlp.2."),
     ("time_in.in_layer.", "time_in.mlp.0."),
     ("time_in.out_layer.", "time_in.mlp.2."),
+    ("time_r_in.in_layer.", "time_r_in.mlp.0."),
+    ("time_r_in.out_layer.", "time_r_in.mlp.2."),
     ("guidance_in.in_layer.", "guidance_in.mlp.0."),
     ("guidance_in.out_layer.", "guidance_in.mlp.2."),
 ];

@@ -50,6 +50,7 @@ fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
     ];
     embedders.extend(config.pooled_width.map(|width| ("vector_in", width)));
     embedders.extend(config.guidance.then_some(("guidance_in", TIME_VALUES)));
+    embedders.extend(config.jumps.then_some(("time_r_in", TIME_VALUES)));
     let [inner, outer] = LAYERS;
     for (name, width) in embedders {
         weights.extend(claims.layer(&format!("{name}.{inner}"), &[hidden, width])?);

@@ -13,10 +13,12 @@ use crate::workflow::{StandardWorkflow, WorkflowFile};
 /// HunyuanVideo 1.5.
 pub const FAMILY: DiffusionFamily = DiffusionFamily {
     name: "HunyuanVideo 1.5",
-    variants: "HunyuanVideo 1.5 (text and image to video)",
+    variants: "HunyuanVideo 1.5 (text and image to video, super-resolution)",
     key: "hunyuan_video_15",
     signs: &[Sign::native("txt_in.individual_token_refiner.blocks.0.norm1.weight", |found| {
-        is_later(found).then_some(Cow::Borrowed("HunyuanVideo 1.5"))
+        let enlarges = found.dims("img_in.proj.weight").is_some_and(|dims| dims.get(1) == Some(&ENLARGING));
+        let name = if enlarges { "HunyuanVideo 1.5 super-resolution" } else { "HunyuanVideo 1.5" };
+        is_later(found).then_some(Cow::Borrowed(name))
     })],
     read: |checkpoint, part| Ok(Box::new(HunyuanVideo::read(checkpoint, part)?)),
     text: &[&TEXT],
@@ -40,6 +42,8 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     },
 };
 
+/// Channels that go into a model that makes videos larger: the latent, a picture and the video with a mask each.
+const ENLARGING: usize = 98;
 /// Tokens of a long prompt.
 const TEXT_TOKENS: usize = 256;
 

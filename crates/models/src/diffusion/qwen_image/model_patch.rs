@@ -14,8 +14,8 @@ use crate::claims::Claims;
 use crate::conditioning::Array;
 use crate::detect::{Part, Sign};
 use crate::diffusion::model_patches::{
-    BesidePicture, KnownPictures, PatchFamily, PatchNetwork, PatchPass, PatchPicture, PatchPoint, PatchRun,
-    Seen,
+    BesidePicture, KnownPictures, PatchFamily, PatchGiven, PatchNetwork, PatchPass, PatchPicture, PatchPoint,
+    PatchRun, Seen,
 };
 use crate::diffusion::patches::{Grid, PATCH as SIDE, patchify};
 use crate::{Error, Module, Result};
@@ -51,12 +51,16 @@ impl BlockwiseControl {
         let blocks = claims.count(|i| format!("controlnet_blocks.{i}.y_rms.weight"));
         Ok(BlockwiseControl { prefix: part.prefix.clone(), hidden, blocks, beside })
     }
+
+    fn looks_at(&self) -> PatchPicture {
+        PatchPicture { latent: &LATENT, beside: self.beside }
+    }
 }
 
 impl Module for BlockwiseControl {
     fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         let claims = Claims::new(checkpoint, &self.prefix, PATCH.name);
-        let (hidden, channels) = (self.hidden, self.picture().channels());
+        let (hidden, channels) = (self.hidden, self.looks_at().channels());
         let entrance = claims.layer("img_in", &[hidden, channels * SIDE * SIDE])?;
         let mut builder = Manifest::builder(claims.file(), PATCH.name).block("in", true, entrance);
         for index in 0..self.blocks {
@@ -82,33 +86,28 @@ impl PatchNetwork for BlockwiseControl {
         &[FAMILY.name]
     }
 
-    fn picture(&self) -> PatchPicture {
-        PatchPicture { latent: &LATENT, beside: self.beside }
+    fn picture(&self) -> Option<PatchPicture> {
+        Some(self.looks_at())
     }
 
     fn points(&self) -> Vec<PatchPoint> {
         (0..self.blocks).map(PatchPoint::Block).collect()
     }
 
-    fn blank(&self, lane: &Lane, [batch, height, width]: [usize; 3]) -> Result<Seen> {
+    fn blank(&self, lane: &Lane, [batch, height, width]: [usize; 3], _: PatchPoint) -> Result<Seen> {
         let tokens = Grid::of_size(height, width).patches();
         let image = lane.empty_as(lane.dtype(), [batch, tokens, self.hidden])?;
         Ok(Seen::tokens([height, width], image))
     }
 
-    fn start<'a>(
-        &'a self,
-        session: &'a Session,
-        pictures: &[Array],
-        strength: f32,
-    ) -> Result<Box<dyn PatchRun + 'a>> {
+    fn start<'a>(&'a self, session: &'a Session, given: &PatchGiven<'_>) -> Result<Box<dyn PatchRun + 'a>> {
         let lease = session.lease(0)?;
         let layer = |picture: &Array, axes: [usize; 4]| -> Result<Tensor> {
             let latent = lease.lane().tensor(axes, &picture.values)?;
             Ok(lease.linear("img_in", &patchify(&latent)?)?)
         };
-        let pictures = KnownPictures::new(pictures, self.picture().channels(), layer)?;
-        Ok(Box::new(Run { network: self, session, pictures, strength }))
+        let pictures = KnownPictures::new(given.pictures, self.looks_at().channels(), layer)?;
+        Ok(Box::new(Run { network: self, session, pictures, strength: given.strength }))
     }
 }
 

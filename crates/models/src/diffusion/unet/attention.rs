@@ -11,7 +11,7 @@ use crate::{Probe, Result};
 /// Added to the variance of groups of channels before a transformer.
 const GROUP_EPS: f32 = 1e-6;
 /// Added to the variance of a token.
-const NORM_EPS: f32 = 1e-5;
+pub(super) const NORM_EPS: f32 = 1e-5;
 
 /// From a picture `[items, channels, height, width]` to the tokens of a transformer, `[items, height · width, channels]`.
 pub(super) fn enter(lease: &Lease<'_>, unit: &Unit, image: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
@@ -64,13 +64,23 @@ impl Block<'_> {
     /// The tokens look at each other, then at the text, then each is changed by itself. Frames are changed by themselves
     /// before, too.
     pub(super) fn through(&self, x: &Tensor, text: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
+        let x = self.see_each_other(x, probe)?;
+        self.see_text(x, text, probe)
+    }
+
+    /// The first half: up to the tokens' look at each other.
+    pub(super) fn see_each_other(&self, x: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
         let mut x = x.clone();
         if self.stack == Stack::Frames {
             let normed = self.norm("norm_in", &x, probe)?;
             x = x.add(&self.feed_forward("ff_in", &normed, probe)?)?;
         }
         let normed = self.norm("norm1", &x, probe)?;
-        x = x.add(&self.attention(Sight::Tokens, [&normed, &normed], probe)?)?;
+        Ok(x.add(&self.attention(Sight::Tokens, [&normed, &normed], probe)?)?)
+    }
+
+    /// The second half: from the look at the text on.
+    pub(super) fn see_text(&self, mut x: Tensor, text: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
         let normed = self.norm("norm2", &x, probe)?;
         x = x.add(&self.attention(Sight::Text, [&normed, text], probe)?)?;
         let normed = self.norm("norm3", &x, probe)?;

@@ -304,8 +304,14 @@ impl ControlRun for Run<'_> {
     fn forward(&self, evaluations: &[Evaluation<'_>]) -> Result<Vec<ControlResiduals>> {
         let mut members = Vec::with_capacity(evaluations.len());
         for Evaluation { cond, latent, time, .. } in evaluations {
-            let member =
-                Member { latent, time: *time, given: &self.given[*cond], control: None, altered: &[] };
+            let member = Member {
+                cond: *cond,
+                latent,
+                time: *time,
+                given: &self.given[*cond],
+                control: None,
+                altered: &[],
+            };
             self.network.unet.check(&member)?;
             members.push(member);
         }

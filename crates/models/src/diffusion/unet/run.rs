@@ -11,6 +11,7 @@ use super::given::Given;
 use super::kind::Beside;
 use super::{Member, Unet};
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Scene};
+use crate::diffusion::model_patches::PatchRun;
 use crate::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation};
 use crate::{Probe, Result};
 
@@ -66,15 +67,25 @@ impl Diffusion for Unet {
 
 impl DiffusionRun for Run<'_> {
     fn forward(&self, evaluations: &[Evaluation<'_>]) -> Result<Vec<Tensor>> {
+        self.forward_patched(evaluations, &[])
+    }
+
+    fn forward_patched(
+        &self,
+        evaluations: &[Evaluation<'_>],
+        patches: &[&dyn PatchRun],
+    ) -> Result<Vec<Tensor>> {
         let mut members = Vec::with_capacity(evaluations.len());
         for &Evaluation { cond, latent, time, control, altered } in evaluations {
-            let member = Member { latent, time, given: &self.given[cond], control, altered };
+            let member = Member { cond, latent, time, given: &self.given[cond], control, altered };
             self.unet.check(&member)?;
             members.push(member);
         }
         if members.is_empty() {
             return Ok(Vec::new());
         }
-        self.unet.pass(self.session, self.session.lease(0)?, &members, &mut Probe::none())
+        let mut patches: Vec<_> = patches.iter().map(|patch| patch.pass()).collect();
+        let first = self.session.lease(0)?;
+        self.unet.pass((self.session, first), &members, &mut patches, &mut Probe::none())
     }
 }

@@ -8,6 +8,7 @@ use super::config::{Config, Layer, Place, Side, Unit};
 use super::frames::{self, Mixing};
 use super::{Member, Shapes, altered, attention, layers};
 use crate::diffusion::batches::{Batch, together};
+use crate::diffusion::model_patches::Seen;
 use crate::diffusion::modulation::Everywhere;
 use crate::diffusion::{Alteration, ControlResiduals};
 use crate::{Probe, Result};
@@ -52,6 +53,18 @@ impl<'a> State<'a> {
         unit: &Unit,
         probe: &mut Probe<'_>,
     ) -> Result<()> {
+        self.begin(config, lease, unit, probe)?;
+        self.finish(config, lease, unit, probe)
+    }
+
+    /// The first half of a unit: that of a transformer ends where its tokens have looked at each other.
+    pub(super) fn begin(
+        &mut self,
+        config: &Config,
+        lease: &Lease<'_>,
+        unit: &Unit,
+        probe: &mut Probe<'_>,
+    ) -> Result<()> {
         self.image = lease.bring(&self.image)?;
         if unit.opens {
             self.open(config, lease, unit.place)?;
@@ -66,23 +79,13 @@ impl<'a> State<'a> {
                     self.image = frames::residual(lease, name, &self.image, moved_by, probe)?;
                 }
             }
-            Layer::Transformer { index, depth, .. } => {
+            Layer::Transformer { index, .. } => {
                 let before = match self.tokens.take() {
                     Some(tokens) if index > 0 => lease.bring(&tokens)?,
                     _ => attention::enter(lease, unit, &self.image, probe)?,
                 };
-                let text = self.text.on(lease)?;
-                let attending = altered::of_attention(self.altered(), unit, index, self.frames());
-                let block = Block { config, lease, unit, stack: Stack::Values, attending };
-                let mut tokens = block.through(&before, &text, probe)?;
-                if config.has_frames {
-                    tokens = self.over_frames(config, lease, unit, [&tokens, &text], probe)?;
-                }
-                if index + 1 < depth {
-                    self.tokens = Some(tokens);
-                    return Ok(());
-                }
-                self.image = attention::leave(lease, unit, &self.image, &tokens)?;
+                let block = self.block(config, lease, unit, index);
+                self.tokens = Some(block.see_each_other(&before, probe)?);
             }
             Layer::Down { .. } => self.image = layers::down(lease, name, &self.image)?,
             Layer::Up { .. } => {
@@ -91,11 +94,53 @@ impl<'a> State<'a> {
                 self.image = layers::up(lease, name, &self.image, size)?;
             }
         }
-        probe.show(format_args!("{name}"), &self.image);
+        Ok(())
+    }
+
+    /// The second half of a unit.
+    pub(super) fn finish(
+        &mut self,
+        config: &Config,
+        lease: &Lease<'_>,
+        unit: &Unit,
+        probe: &mut Probe<'_>,
+    ) -> Result<()> {
+        if let Layer::Transformer { index, depth, .. } = unit.layer
+            && let Some(before) = self.tokens.take()
+        {
+            let text = self.text.on(lease)?;
+            let mut tokens = self.block(config, lease, unit, index).see_text(before, &text, probe)?;
+            if config.has_frames {
+                tokens = self.over_frames(config, lease, unit, [&tokens, &text], probe)?;
+            }
+            if index + 1 < depth {
+                self.tokens = Some(tokens);
+                return Ok(());
+            }
+            self.image = attention::leave(lease, unit, &self.image, &tokens)?;
+        }
+        probe.show(format_args!("{}", unit.name), &self.image);
         if unit.closes {
             self.close(lease, unit.place)?;
         }
         Ok(())
+    }
+
+    /// A block of a transformer over the values of pictures.
+    fn block<'b>(&self, config: &'b Config, lease: &'b Lease<'b>, unit: &'b Unit, index: usize) -> Block<'b>
+    where
+        'a: 'b,
+    {
+        let attending = altered::of_attention(self.altered(), unit, index, self.frames());
+        Block { config, lease, unit, stack: Stack::Values, attending }
+    }
+
+    /// What patches of the model see of a transformer between its halves.
+    pub(super) fn seen(&self) -> Option<Seen> {
+        let tokens = self.tokens.clone()?;
+        let latent = self.batch.first().latent;
+        let conds = self.batch.members().map(|member| member.cond).collect();
+        Some(Seen { conds, ..Seen::tokens([latent.dim(2), latent.dim(3)], tokens) })
     }
 
     /// Lets go of what was kept, where there is no way out.

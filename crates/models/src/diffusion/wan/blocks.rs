@@ -7,6 +7,8 @@ use tensor::{Activation, Mask, RopeLayout, Tensor};
 
 use super::Config;
 use super::config::HEAD;
+use super::face::Seen;
+use super::speech::Sound;
 use crate::diffusion::batches::together;
 use crate::diffusion::modulation::Everywhere;
 use crate::diffusion::rotary::VideoPositions;
@@ -21,6 +23,12 @@ pub(super) struct Entered {
     pub(super) text: Tensor,
     /// Features of pictures `[items, tokens, hidden]`, of a model that looks at them.
     pub(super) vision: Option<Tensor>,
+    /// Faces `[items, frames · tokens, hidden]`, of a model that sees them, and how many frames those are.
+    pub(super) faces: Option<(Tensor, usize)>,
+    /// Speech `[items, …]`, of a model that is told it.
+    pub(super) sound: Option<[Tensor; 2]>,
+    /// The sound's tokens `[items, frames · tokens, width]`, of a model that listens, and how many frames those are.
+    pub(super) audio: Option<(Tensor, usize)>,
     /// The time `[items, times, hidden]`: one for all tokens, or one for each frame.
     pub(super) time: Tensor,
     /// The time as the modulations of all blocks, `[items, times, 6 · hidden]`.
@@ -35,12 +43,15 @@ pub(super) struct State {
     tokens: Tensor,
     shared: Shared,
     steering: Option<Steering>,
+    sound: Option<Sound>,
+    faces: Option<Seen>,
 }
 
 /// What every block reads and none changes.
 struct Shared {
     text: Everywhere,
     vision: Option<Everywhere>,
+    audio: Option<(Everywhere, usize)>,
     time: Everywhere,
     change: Everywhere,
     positions: Arc<VideoPositions>,
@@ -55,8 +66,8 @@ struct Steering {
 }
 
 impl State {
-    /// The activations of one or more evaluations of equal shapes, one after the other.
-    pub(super) fn new(entered: &[Entered], positions: Arc<VideoPositions>) -> Result<State> {
+    /// The activations of one or more evaluations of equal shapes, one after the other, of so many tokens of video each.
+    pub(super) fn new(entered: &[Entered], positions: Arc<VideoPositions>, video: usize) -> Result<State> {
         let all = |part: &dyn Fn(&Entered) -> Option<&Tensor>| {
             let parts: Vec<&Tensor> = entered.iter().filter_map(part).collect();
             (parts.len() == entered.len()).then(|| together(&parts, 0)).transpose()
@@ -78,11 +89,20 @@ impl State {
         let shared = Shared {
             text: needed(|one| &one.text)?,
             vision: all(&|one: &Entered| one.vision.as_ref())?.map(Everywhere::new),
+            audio: all(&|one: &Entered| one.audio.as_ref().map(|(audio, _)| audio))?
+                .zip(entered.first().and_then(|one| one.audio.as_ref()))
+                .map(|(audio, (_, frames))| (Everywhere::new(audio), *frames)),
             time: needed(|one| &one.time)?,
             change: needed(|one| &one.change)?,
             positions,
         };
-        Ok(State { tokens, shared, steering })
+        let sounds: Vec<[&Tensor; 2]> =
+            entered.iter().filter_map(|one| one.sound.as_ref().map(<[Tensor; 2]>::each_ref)).collect();
+        let sound = if sounds.is_empty() { None } else { Some(Sound::new(&sounds, video)?) };
+        let faces = all(&|one: &Entered| one.faces.as_ref().map(|(faces, _)| faces))?
+            .zip(entered.first().and_then(|one| one.faces.as_ref()))
+            .map(|(faces, (_, frames))| Seen::new(faces, *frames));
+        Ok(State { tokens, shared, steering, sound, faces })
     }
 
     /// The tokens.
@@ -110,6 +130,16 @@ impl State {
         let tokens = lease.bring(&self.tokens)?;
         let tokens = Layers { config, lease, name: &name }.forward(&tokens, &mut self.shared, probe)?;
         probe.show(format_args!("{name}"), &tokens);
+        let told = config.speech.and_then(|speech| speech.told_behind(index));
+        let tokens = match (&mut self.sound, told) {
+            (Some(sound), Some(told)) => sound.tell(config, lease, told, &tokens)?,
+            _ => tokens,
+        };
+        let looked_at = config.face.as_ref().and_then(|face| face.told_behind(index));
+        let tokens = match (&mut self.faces, looked_at) {
+            (Some(faces), Some(looked_at)) => faces.look(config, lease, looked_at, &tokens)?,
+            _ => tokens,
+        };
         Ok(State { tokens, ..self })
     }
 
@@ -157,6 +187,10 @@ impl Layers<'_> {
         let x = self.self_attention(x, &change, &shared.positions, probe)?;
         let vision = shared.vision.as_mut().map(|vision| vision.on(lease)).transpose()?;
         let x = self.cross_attention(&x, &shared.text.on(lease)?, vision.as_ref(), probe)?;
+        let x = match &mut shared.audio {
+            None => x,
+            Some((audio, frames)) => self.audio_attention(&x, (&audio.on(lease)?, *frames), probe)?,
+        };
         self.feed_forward(&x, &change, probe)
     }
 
@@ -216,6 +250,33 @@ impl Layers<'_> {
                 }
             }
         };
+        let out = self.linear(&format!("{name}.o"), &attended, probe)?;
+        probe.show(format_args!("{name}"), &out);
+        Ok(x.add(&out)?)
+    }
+
+    /// Attention of each frame over what is heard with it.
+    fn audio_attention(
+        &self,
+        x: &Tensor,
+        (audio, frames): (&Tensor, usize),
+        probe: &mut Probe<'_>,
+    ) -> Result<Tensor> {
+        let wrapper = format!("{}.audio_cross_attn_wrapper", self.name);
+        let name = format!("{wrapper}.audio_cross_attn");
+        let norm = format!("{wrapper}.norm1_audio");
+        let (weight, bias) =
+            (self.lease.weight(&format!("{norm}.weight"))?, self.lease.find(&format!("{norm}.bias"))?);
+        let inner = x.layer_norm(Some(&weight), bias.as_ref(), NORM_EPS)?;
+        let by_frame = |x: &Tensor| -> Result<Tensor> {
+            let items = x.dim(0) * frames;
+            Ok(x.reshape([items, x.dim(1) / frames, self.config.heads, HEAD])?)
+        };
+        let q = by_frame(&self.normed(&name, "q", "norm_q", &inner, probe)?)?;
+        drop(inner);
+        let k = by_frame(&self.normed(&name, "k", "norm_k", audio, probe)?)?;
+        let v = by_frame(&self.linear(&format!("{name}.v"), audio, probe)?)?;
+        let attended = self.attend(&q, &k, &v)?.reshape(*x.shape())?;
         let out = self.linear(&format!("{name}.o"), &attended, probe)?;
         probe.show(format_args!("{name}"), &out);
         Ok(x.add(&out)?)

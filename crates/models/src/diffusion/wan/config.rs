@@ -1,5 +1,7 @@
 //! The sizes of a Wan model, read from the shapes of its tensors.
 
+use super::face::Face;
+use super::speech::Speech;
 use crate::Result;
 use crate::claims::Claims;
 use crate::diffusion::patches::PATCH;
@@ -36,6 +38,25 @@ pub struct Config {
     pub control: Option<Control>,
     /// What a model has that follows a camera.
     pub camera: Option<Camera>,
+    /// What a model has that listens to a sound.
+    pub audio: Option<Audio>,
+    /// What a model has that is told speech.
+    pub speech: Option<Speech>,
+    /// What a model has that sees faces.
+    pub face: Option<Face>,
+}
+
+/// The layers by which a model listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Audio {
+    /// Values of what is heard with a frame.
+    pub heard: usize,
+    /// Inner width of the layers that make tokens of them.
+    pub inner: usize,
+    /// Tokens for a frame.
+    pub tokens: usize,
+    /// Values of a token.
+    pub width: usize,
 }
 
 /// Features of pictures.
@@ -98,6 +119,9 @@ impl Config {
             reference_channels: reference(claims)?,
             control,
             camera: camera(claims)?,
+            audio: audio(claims)?,
+            speech: Speech::read(claims, hidden)?,
+            face: Face::read(claims, hidden)?,
         })
     }
 
@@ -150,4 +174,18 @@ fn camera(claims: &Claims<'_>) -> Result<Option<Camera>> {
     let [_, folded, _, _] = claims.dims("control_adapter.conv.weight")?;
     let blocks = claims.count(|i| format!("control_adapter.residual_blocks.{i}.conv1.weight"));
     Ok(Some(Camera { channels: folded / (CAMERA_PIXELS * CAMERA_PIXELS), blocks }))
+}
+
+fn audio(claims: &Claims<'_>) -> Result<Option<Audio>> {
+    if claims.find("audio_proj.audio_proj_glob_1.layer.weight").is_none() {
+        return Ok(None);
+    }
+    let [inner, heard] = claims.dims("audio_proj.audio_proj_glob_1.layer.weight")?;
+    let [width] = claims.dims("audio_proj.audio_proj_glob_norm.layer.weight")?;
+    let [rows, _] = claims.dims("audio_proj.audio_proj_glob_3.layer.weight")?;
+    if !rows.is_multiple_of(width) {
+        let expected = format!("[a multiple of {width}, {inner}]");
+        return Err(claims.misfit("audio_proj.audio_proj_glob_3.layer.weight", expected));
+    }
+    Ok(Some(Audio { heard, inner, tokens: rows / width, width }))
 }

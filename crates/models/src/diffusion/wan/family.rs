@@ -13,7 +13,8 @@ use crate::workflow::{StandardWorkflow, WorkflowFile};
 /// Wan 2.1 and 2.2.
 pub const FAMILY: DiffusionFamily = DiffusionFamily {
     name: "Wan",
-    variants: "Wan 2.1 and 2.2 (text and image to video, first and last frame, VACE, Fun control, inpaint and camera)",
+    variants: "Wan 2.1 and 2.2 (text and image to video, first and last frame, VACE, HuMo, S2V, Animate, Fun control, inpaint and \
+         camera)",
     key: "wan",
     signs: &[Sign::native("blocks.0.cross_attn.norm_q.weight", named)],
     read: |checkpoint, part| Ok(Box::new(Wan::read(checkpoint, part)?)),
@@ -79,6 +80,9 @@ fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
         _ if found.has("vace_patch_embedding.weight") => "Wan 2.1 VACE",
         _ if found.has("control_adapter.conv.weight") => "Wan Fun camera",
         _ if found.has("img_emb.emb_pos") => "Wan 2.1 first and last frame",
+        _ if found.has("audio_proj.audio_proj_glob_1.layer.bias") => "Wan 2.1 HuMo",
+        _ if found.has("face_adapter.fuser_blocks.0.k_norm.weight") => "Wan 2.2 Animate",
+        _ if found.has("casual_audio_encoder.encoder.final_linear.weight") => "Wan 2.2 S2V",
         _ if found.has("ref_conv.weight") => "Wan 2.2 Fun control",
         _ if rows == 4 * 48 => "Wan 2.2 TI2V 5B",
         (true, 48) => "Wan 2.1 Fun control",

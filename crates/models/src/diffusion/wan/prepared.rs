@@ -3,8 +3,9 @@
 use residency::Lease;
 use tensor::{Activation, ConvolutionShape, Tensor};
 
-use super::config::{CAMERA_PIXELS, Camera, Vision};
-use super::{Wan, wrong};
+use super::config::{Audio, CAMERA_PIXELS, Camera, Vision};
+use super::speech::Told;
+use super::{Wan, face, wrong};
 use crate::diffusion::patches::{PATCH, patchify};
 use crate::diffusion::video::{VideoGrid, patchify_video};
 use crate::{Probe, Result};
@@ -34,6 +35,16 @@ pub struct WanInputs<'a> {
     pub camera: Option<Tensor>,
     /// Videos that steer it.
     pub controls: Vec<SteeringVideo>,
+    /// What is heard with each frame, those behind the video among them: `[batch or 1, frames, values]`; in a model that is
+    /// told speech with each frame of the video that the latent stands for.
+    pub audio: Option<Tensor>,
+    /// The end of a video that this one goes on from, `[batch or 1, channels, frames, height, width]`.
+    pub motion: Option<Tensor>,
+    /// Poses for the frames of the video from the second on, `[batch or 1, channels, frames, height, width]`.
+    pub poses: Option<Tensor>,
+    /// A face for each frame of the video from the second on, as the latent's frames stand for them, values from -1 to 1:
+    /// `[batch or 1, 3, frames, side, side]`.
+    pub faces: Option<Tensor>,
 }
 
 /// A video that steers another.
@@ -58,6 +69,10 @@ impl<'a> WanInputs<'a> {
             behind: None,
             camera: None,
             controls: Vec::new(),
+            audio: None,
+            motion: None,
+            poses: None,
+            faces: None,
         }
     }
 }
@@ -79,6 +94,14 @@ pub(super) struct Prepared {
     pub(super) camera: Option<Tensor>,
     /// The tokens of videos that steer it, `[batch or 1, tokens, hidden]`, and their strengths, `[1, 1, 1]`.
     pub(super) controls: Vec<(Tensor, Tensor)>,
+    /// The sound's tokens, `[batch or 1, frames · tokens, width]`, those of each frame in a row, and how many frames those are.
+    pub(super) audio: Option<(Tensor, usize)>,
+    /// What is added to the video's tokens for poses, and the tokens of faces, those of each frame in a row, with how many
+    /// frames those are.
+    pub(super) poses: Option<Tensor>,
+    pub(super) faces: Option<(Tensor, usize)>,
+    /// All of what a model is given that is told speech, but for its texts.
+    pub(super) told: Option<Told>,
     /// What the time is multiplied with for each frame, of so many items one after the other.
     pub(super) times: Option<Vec<f32>>,
     pub(super) timed_items: usize,
@@ -115,10 +138,18 @@ impl Prepared {
             return wrong("pictures behind the video", expected, behind);
         }
         let frames = latent.dims().get(2).copied().unwrap_or(1).max(1);
+        if let Some(told) = Told::new(wan, lease, inputs, probe)? {
+            let times = Some(told.times(frames));
+            let alone = Prepared::of_text(text, inputs);
+            return Ok(Prepared { controls, times, told: Some(told), ..alone });
+        }
         Ok(Prepared {
+            poses: inputs.poses.as_ref().map(|poses| face::poses(wan, lease, (poses, latent))).transpose()?,
+            faces: match &inputs.faces {
+                None => None,
+                Some(faces) => Some(face::faces(wan, lease, (faces, inputs), probe)?),
+            },
             vision: vision(wan, lease, (inputs.vision, &text, batch), probe)?,
-            text,
-            concat: inputs.concat.clone(),
             before: match &inputs.before {
                 None => None,
                 Some(picture) => Some(lease.linear("ref_conv", &patchify(&lease.bring(picture)?)?)?),
@@ -132,9 +163,34 @@ impl Prepared {
             frames_behind: inputs.behind.as_ref().map_or(0, |pictures| pictures.dim(2)),
             camera: inputs.camera.as_ref().map(|way| camera_tokens(wan, lease, way)).transpose()?,
             controls,
+            audio: match &inputs.audio {
+                None => None,
+                Some(heard) => Some(audio(wan, lease, (heard, inputs), probe)?),
+            },
             timed_items: inputs.times.as_ref().map_or(1, |times| times.len() / frames),
             times: inputs.times.clone(),
+            ..Prepared::of_text(text, inputs)
         })
+    }
+
+    /// A text, and what stands beside the latent.
+    fn of_text(text: Tensor, inputs: &WanInputs<'_>) -> Prepared {
+        Prepared {
+            text,
+            vision: None,
+            concat: inputs.concat.clone(),
+            before: None,
+            behind: None,
+            frames_behind: 0,
+            camera: None,
+            controls: Vec::new(),
+            audio: None,
+            poses: None,
+            faces: None,
+            told: None,
+            times: None,
+            timed_items: 1,
+        }
     }
 }
 
@@ -167,6 +223,34 @@ fn vision(
     let x = normed("img_emb.proj.4", &lease.linear("img_emb.proj.3", &x)?)?;
     probe.show(format_args!("img_emb"), &x);
     Ok(Some(x))
+}
+
+/// What is heard as tokens: layers over all that is heard with a frame.
+fn audio(
+    wan: &Wan,
+    lease: &Lease<'_>,
+    (heard, inputs): (&Tensor, &WanInputs<'_>),
+    probe: &mut Probe<'_>,
+) -> Result<(Tensor, usize)> {
+    let Some(audio) = wan.config.audio else {
+        return wrong("a sound", "for a model that listens".into(), heard);
+    };
+    let Audio { heard: values, tokens, width, .. } = audio;
+    let (batch, behind) = (inputs.latent.dim(0), inputs.behind.as_ref().map_or(0, |behind| behind.dim(2)));
+    let frames = inputs.latent.dims().get(2).copied().unwrap_or(1) + behind;
+    let repeats = heard.rank() == 3 && (heard.dim(0) == 1 || heard.dim(0) == batch);
+    if !repeats || heard.dims()[1..] != [frames, values] {
+        return wrong("what is heard", format!("[{batch} or 1, {frames}, {values}]"), heard);
+    }
+    let name = |part: &str| format!("audio_proj.audio_proj_glob_{part}.layer");
+    let x = lease.linear_then(&name("1"), &lease.bring(heard)?, Some(Activation::Relu))?;
+    let x = lease.linear_then(&name("2"), &x, Some(Activation::Relu))?;
+    let x = lease.linear(&name("3"), &x)?.reshape([heard.dim(0), frames * tokens, width])?;
+    let (weight, bias) =
+        (lease.weight(&format!("{}.weight", name("norm")))?, lease.find(&format!("{}.bias", name("norm")))?);
+    let x = x.layer_norm(Some(&weight), bias.as_ref(), VISION_EPS)?;
+    probe.show(format_args!("audio_proj"), &x);
+    Ok((x, frames))
 }
 
 /// What a camera's way adds to the tokens of a video: pixels of a latent value as channels, a convolution from patch to

@@ -9,7 +9,7 @@ use sampling::{Latent, LatentSpec, ModelSampling};
 use tensor::Tensor;
 
 use super::conditioning::Given;
-use super::{KnownPositions, Member, Prepared, Wan};
+use super::{KnownPositions, Member, Prepared, Speech, Wan};
 use crate::conditioning::{Array, Cond, CondInput, CondShape, Conditioned, Scene, VideoControl};
 use crate::diffusion::latents::{VIDEO_16, VIDEO_48};
 use crate::diffusion::{Alteration, Diffusion, DiffusionRun, Evaluation, Kept, Placed};
@@ -48,9 +48,19 @@ impl Diffusion for Wan {
 
     fn takes(&self) -> &'static [CondInput] {
         use CondInput::{
-            Camera, ConcatLatent, ConcatMask, FramesBehind, ReferenceLatents, VideoControls, Vision,
+            Audio, Camera, ConcatLatent, ConcatMask, Faces, FramesBefore, FramesBehind, Poses,
+            ReferenceLatents, VideoControls, Vision,
         };
         let config = &self.config;
+        if config.audio.is_some() {
+            return &[Audio, ReferenceLatents];
+        }
+        if config.face.is_some() {
+            return &[ConcatLatent, ConcatMask, Vision, Poses, Faces];
+        }
+        if config.speech.is_some() {
+            return &[Audio, ReferenceLatents, ConcatLatent, FramesBefore];
+        }
         if config.control.is_some() {
             return &[VideoControls];
         }
@@ -86,8 +96,14 @@ impl Diffusion for Wan {
             strength: 1.0,
         };
         let vision = self.config.vision.filter(|_| shape.vision > 0);
+        let heard = self.config.audio.map(|audio| audio.heard);
+        let heard = heard.or(self.config.speech.map(Speech::heard)).filter(|_| shape.heard > 0);
         Cond {
             vision: vision.map(|vision| Arc::new(Array::zeros(&[1, shape.vision, vision.width]))),
+            audio: heard.map(|values| Arc::new(Array::zeros(&[1, shape.heard, values]))),
+            poses: shape.poses.map(|size| latent(channels, size)),
+            faces: shape.faces.map(|size| latent(3, size)),
+            frames_before: shape.before.map(|size| latent(channels, size)),
             reference_latents: shape.references.iter().map(|[h, w]| latent(channels, [1, *h, *w])).collect(),
             frames_behind: shape.behind.map(|size| latent(channels, size)),
             controls: shape.controls.iter().map(control).collect(),

@@ -4,7 +4,7 @@ use meta::Shape;
 use residency::{Manifest, WeightSpec};
 
 use super::Config;
-use super::config::{CAMERA_PIXELS, Camera, FAMILY, Vision};
+use super::config::{Audio, CAMERA_PIXELS, Camera, FAMILY, Vision};
 use crate::Result;
 use crate::claims::Claims;
 use crate::diffusion::modulation::TIME_VALUES;
@@ -17,6 +17,15 @@ pub(super) fn manifest(claims: &Claims<'_>, config: &Config) -> Result<Manifest>
         let mut weights = block(claims, config, &name)?;
         if config.vision.is_some() {
             weights.extend(image_attention(claims, config, &name)?);
+        }
+        if let Some(audio) = config.audio {
+            weights.extend(audio_attention(claims, (config, audio), &name)?);
+        }
+        if let Some(speech) = config.speech {
+            weights.extend(speech.block(claims, config.hidden, i)?);
+        }
+        if let Some(face) = &config.face {
+            weights.extend(face.block(claims, config.hidden, i)?);
         }
         builder = builder.block(name, false, weights);
         if let Some(beside) = config.control_after(i) {
@@ -44,6 +53,13 @@ fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
         weights.extend(claims.layer("img_emb.proj.3", &[hidden, width])?);
         weights.extend(claims.layer("img_emb.proj.4", &[hidden])?);
     }
+    if let Some(Audio { heard, inner, tokens, width }) = config.audio {
+        let name = |part: &str| format!("audio_proj.audio_proj_glob_{part}.layer");
+        weights.extend(claims.layer(&name("1"), &[inner, heard])?);
+        weights.extend(claims.layer(&name("2"), &[inner, inner])?);
+        weights.extend(claims.layer(&name("3"), &[tokens * width, inner])?);
+        weights.extend(claims.layer(&name("norm"), &[width])?);
+    }
     if let Some(channels) = config.reference_channels {
         weights.extend(patches(claims, "ref_conv", hidden, &[channels, PATCH, PATCH])?);
     }
@@ -54,6 +70,14 @@ fn entrance(claims: &Claims<'_>, config: &Config) -> Result<Vec<WeightSpec>> {
             hidden,
             &[control.channels, 1, PATCH, PATCH],
         )?);
+    }
+    if let Some(speech) = config.speech {
+        weights.extend(patches(claims, "cond_encoder", hidden, &[config.channels, 1, PATCH, PATCH])?);
+        weights.extend(speech.entrance(claims, config)?);
+    }
+    if let Some(face) = &config.face {
+        weights.extend(patches(claims, "pose_patch_embedding", hidden, &[config.channels, 1, PATCH, PATCH])?);
+        weights.extend(face.entrance(claims, hidden)?);
     }
     if let Some(Camera { channels, blocks }) = config.camera {
         let folded = channels * CAMERA_PIXELS * CAMERA_PIXELS;
@@ -98,6 +122,23 @@ fn image_attention(claims: &Claims<'_>, config: &Config, name: &str) -> Result<V
     let mut weights = claims.layer(&format!("{name}.cross_attn.k_img"), &[hidden, hidden])?;
     weights.extend(claims.layer(&format!("{name}.cross_attn.v_img"), &[hidden, hidden])?);
     weights.push(claims.weight(&format!("{name}.cross_attn.norm_k_img.weight"), &[hidden])?);
+    Ok(weights)
+}
+
+/// Attention over the sound's tokens.
+fn audio_attention(
+    claims: &Claims<'_>,
+    (config, audio): (&Config, Audio),
+    name: &str,
+) -> Result<Vec<WeightSpec>> {
+    let (hidden, name) = (config.hidden, format!("{name}.audio_cross_attn_wrapper"));
+    let mut weights = claims.layer(&format!("{name}.norm1_audio"), &[hidden])?;
+    for (layer, from) in [("q", hidden), ("k", audio.width), ("v", audio.width), ("o", hidden)] {
+        weights.extend(claims.layer(&format!("{name}.audio_cross_attn.{layer}"), &[hidden, from])?);
+    }
+    for norm in ["norm_q", "norm_k"] {
+        weights.push(claims.weight(&format!("{name}.audio_cross_attn.{norm}.weight"), &[hidden])?);
+    }
     Ok(weights)
 }
 

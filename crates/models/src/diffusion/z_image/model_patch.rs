@@ -18,8 +18,8 @@ use crate::conditioning::Array;
 use crate::detect::{Layout, Part, Sign};
 use crate::diffusion::latents::FLUX_KL;
 use crate::diffusion::model_patches::{
-    BesidePicture, KnownPictures, PatchFamily, PatchNetwork, PatchPass, PatchPicture, PatchPoint, PatchRun,
-    Seen,
+    BesidePicture, KnownPictures, PatchFamily, PatchGiven, PatchNetwork, PatchPass, PatchPicture, PatchPoint,
+    PatchRun, Seen,
 };
 use crate::diffusion::patches::{Grid, PATCH as SIDE, PatchOrder, patchify_as};
 use crate::diffusion::positions::{Along, Positions};
@@ -107,6 +107,10 @@ impl FunControl {
         })
     }
 
+    fn looks_at(&self) -> PatchPicture {
+        PatchPicture { latent: &FLUX_KL, beside: self.beside }
+    }
+
     /// How many blocks of the model there are for each of the network's.
     fn each(&self) -> usize {
         let shares = MODEL_BLOCKS as f64 / self.layers.max(1) as f64;
@@ -160,7 +164,7 @@ fn block_sizes(claims: &Claims<'_>, hidden: usize) -> Result<Config> {
 impl Module for FunControl {
     fn manifest(&self, checkpoint: &Checkpoint) -> Result<Manifest> {
         let claims = claims(checkpoint, &self.prefix);
-        let channels = self.picture().channels();
+        let channels = self.looks_at().channels();
         let entrance = claims.layer(ENTRANCE, &[self.config.hidden, channels * SIDE * SIDE])?;
         let mut builder = Manifest::builder(claims.file(), PATCH.name).block("in", true, entrance);
         let refiners = (0..self.refiners).map(|index| format!("control_noise_refiner.{index}"));
@@ -182,8 +186,8 @@ impl PatchNetwork for FunControl {
         &[FAMILY.name]
     }
 
-    fn picture(&self) -> PatchPicture {
-        PatchPicture { latent: &FLUX_KL, beside: self.beside }
+    fn picture(&self) -> Option<PatchPicture> {
+        Some(self.looks_at())
     }
 
     fn points(&self) -> Vec<PatchPoint> {
@@ -192,33 +196,28 @@ impl PatchNetwork for FunControl {
         refiners.chain(layers).collect()
     }
 
-    fn blank(&self, lane: &Lane, [batch, height, width]: [usize; 3]) -> Result<Seen> {
+    fn blank(&self, lane: &Lane, [batch, height, width]: [usize; 3], _: PatchPoint) -> Result<Seen> {
         let grid = Grid::of_size(height, width);
         let tokens = || lane.empty_as(lane.dtype(), [batch, grid.patches(), self.config.hidden]);
         let mut positions = Positions::new(&self.config.axes, self.config.theta);
         let along = [Along::At(1.0), Along::Rows(0.0), Along::Columns(0.0)];
         positions.push([1, grid.rows, grid.columns], &along);
         Ok(Seen {
-            size: [height, width],
-            image: tokens()?,
             before: Some(tokens()?),
             time: Some(lane.empty_as(lane.dtype(), [1, self.config.time_width])?),
             places: Some((Arc::new(positions), 0)),
+            ..Seen::tokens([height, width], tokens()?)
         })
     }
 
-    fn start<'a>(
-        &'a self,
-        session: &'a Session,
-        pictures: &[Array],
-        strength: f32,
-    ) -> Result<Box<dyn PatchRun + 'a>> {
+    fn start<'a>(&'a self, session: &'a Session, given: &PatchGiven<'_>) -> Result<Box<dyn PatchRun + 'a>> {
         let lease = session.lease(0)?;
         let layer = |picture: &Array, axes: [usize; 4]| -> Result<Tensor> {
             let latent = lease.lane().tensor(axes, &picture.values)?;
             Ok(lease.linear(ENTRANCE, &patchify_as(&latent, PatchOrder::ChannelsLast)?)?)
         };
-        let pictures = KnownPictures::new(pictures, self.picture().channels(), layer)?;
+        let pictures = KnownPictures::new(given.pictures, self.looks_at().channels(), layer)?;
+        let strength = given.strength;
         Ok(Box::new(Run { network: self, session, pictures, strength, left: RefCell::default() }))
     }
 }
