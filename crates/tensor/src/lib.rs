@@ -23,5 +23,5 @@ pub use lane::Lane;
 pub use layer_input::{AsLayerInput, FEW_ROWS, LayerInput};
 pub use product::Mask;
 pub use quantised::Quantised;
-pub use value::Tensor;
+pub use value::{Tensor, Unread};
 pub use weight::Weight;

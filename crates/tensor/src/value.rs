@@ -3,7 +3,7 @@
 use std::fmt;
 
 use device::op::Copy;
-use device::{Operand, Result};
+use device::{Event, Operand, Result, Stream};
 use meta::{DType, Shape};
 
 use crate::Lane;
@@ -153,16 +153,14 @@ impl Tensor {
     /// All values on the host, in f32, in order.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let plain = self.cast(DType::F32)?.contiguous()?;
-        let whole = plain.operand.span();
-        let count = whole.len / 4;
-        let mut values = Vec::with_capacity(count);
-        let mut bytes = vec![0; 4 * count.min(PART_VALUES)];
-        for (index, start) in (0..count).step_by(PART_VALUES).enumerate() {
-            let bytes = &mut bytes[..4 * PART_VALUES.min(count - start)];
-            self.lane.stream().read(&part_of(&whole, index, bytes.len()), bytes)?;
-            values.extend(bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)));
-        }
-        Ok(values)
+        read_all(&plain, self.lane.stream())
+    }
+
+    /// The values to be read later, in f32, over another stream of the device, which then waits for what was queued until
+    /// now and not for what is queued after it.
+    pub fn to_read_over(&self, stream: &Stream) -> Result<Unread> {
+        let plain = self.cast(DType::F32)?.contiguous()?;
+        Ok(Unread { ready: self.lane.stream().record()?, stream: stream.clone(), plain })
     }
 
     fn view(&self, operand: Result<Operand>) -> Result<Tensor> {
@@ -178,6 +176,35 @@ impl Tensor {
         self.copy_into(&out)?;
         Ok(out)
     }
+}
+
+/// Values that a device has or will have, to be read while it computes something else.
+pub struct Unread {
+    plain: Tensor,
+    ready: Event,
+    stream: Stream,
+}
+
+impl Unread {
+    /// All values on the host, in order.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        self.stream.wait(&self.ready)?;
+        read_all(&self.plain, &self.stream)
+    }
+}
+
+/// Reads contiguous values in f32, a part at a time.
+fn read_all(plain: &Tensor, stream: &Stream) -> Result<Vec<f32>> {
+    let whole = plain.operand.span();
+    let count = whole.len / 4;
+    let mut values = Vec::with_capacity(count);
+    let mut bytes = vec![0; 4 * count.min(PART_VALUES)];
+    for (index, start) in (0..count).step_by(PART_VALUES).enumerate() {
+        let bytes = &mut bytes[..4 * PART_VALUES.min(count - start)];
+        stream.read(&part_of(&whole, index, bytes.len()), bytes)?;
+        values.extend(bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)));
+    }
+    Ok(values)
 }
 
 impl fmt::Debug for Tensor {

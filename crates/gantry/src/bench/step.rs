@@ -190,14 +190,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         let cut_relative_error =
             cut_error(machine, device.id(), &cut, StepSize::square(512, released.tokens))?;
         std::fs::remove_file(&cut)?;
-        let path = match format {
-            "BF16" => {
-                let path = dir.path().join(format!("{}.safetensors", family.key));
-                files::write_released(&path, released)?;
-                path
-            }
-            _ => write_model(dir.path(), format, (family, released), usize::MAX)?,
-        };
+        let path = write_whole(dir.path(), format, (family, released))?;
         let bench = Bench {
             devices: machine.registry(),
             compute: device.id(),
@@ -256,6 +249,20 @@ fn size_of(args: &BenchArgs, released: &ReleasedModel) -> StepSize {
 /// Evaluations of a step.
 fn evaluations(released: &ReleasedModel) -> usize {
     if released.cfg == 1.0 { 1 } else { 2 }
+}
+
+/// Writes all of a model in a released size; quickly where no matrix has to be quantised.
+fn write_whole(
+    dir: &Path,
+    format: &str,
+    (family, released): (&DiffusionFamily, &ReleasedModel),
+) -> Result<PathBuf> {
+    if format != "BF16" {
+        return write_model(dir, format, (family, released), usize::MAX);
+    }
+    let path = dir.join(format!("{}.safetensors", family.key));
+    files::write_released(&path, released)?;
+    Ok(path)
 }
 
 /// Writes a checkpoint of procedural weights in a released size, of each kind of block at most so many, the matrices of

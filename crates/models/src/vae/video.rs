@@ -2,8 +2,10 @@
 //! rehearsals.
 
 use checkpoint::Checkpoint;
+use device::{Stream, StreamKind};
+use meta::DType;
 use residency::Session;
-use tensor::{Padding, Tensor};
+use tensor::{Padding, Tensor, Unread};
 
 use super::volume::{Block, Piece, Scale, Side, Volume};
 use super::{Autoencoder, CodedSize, FrameTiles, Pictures, TakePictures, Tiling};
@@ -121,10 +123,44 @@ fn decode(
         let item = latent.slice(0, item, 1)?;
         match tiling {
             Some(tiling) => decode_tiled(coder, session, &item, tiling, take)?,
-            None => coder.decode_parts(session, &item, &mut |part| take(&pictures_of(part)?.to_vec()?))?,
+            None => {
+                let mut reader = BehindReader::default();
+                coder.decode_parts(session, &item, &mut |part| reader.next(&pictures_of(part)?, take))?;
+                reader.finish(take)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Reads the pictures of a part while the device computes the next one.
+#[derive(Default)]
+struct BehindReader {
+    /// The device's stream for reading; of the one that gave the last part.
+    stream: Option<Stream>,
+    unread: Option<Unread>,
+}
+
+impl BehindReader {
+    /// Takes over a part, and hands over the one before it.
+    fn next(&mut self, pictures: &Tensor, take: &mut TakePictures<'_>) -> Result<()> {
+        let lane = pictures.lane();
+        let stream = match self.stream.take() {
+            Some(stream) if stream.device() == lane.device().id() => stream,
+            _ => lane.device().open_stream(StreamKind::Copy)?.with_cancel(lane.stream().cancel()),
+        };
+        let unread = pictures.to_read_over(&stream)?;
+        self.stream = Some(stream);
+        match self.unread.replace(unread) {
+            Some(before) => take(&before.to_vec()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands over the last part.
+    fn finish(self, take: &mut TakePictures<'_>) -> Result<()> {
+        self.unread.map_or(Ok(()), |last| take(&last.to_vec()?))
+    }
 }
 
 /// As [`Autoencoder::encode`].
@@ -179,7 +215,14 @@ fn rehearse_decoding(coder: &dyn VideoCoder, session: &Session, size: CodedSize)
     let latent = arrived(session.lane()?, [1, channels, size.frames, size.height, size.width])?;
     let (height, width) = size.at_once();
     let part = latent.slice(3, 0, height)?.slice(4, 0, width)?.contiguous()?;
-    coder.decode_parts(session, &part, &mut |part| read_back(&pictures_of(part)?))
+    // The pictures of a part stay until the next one has come.
+    let mut before = None;
+    coder.decode_parts(session, &part, &mut |part| {
+        before = Some(pictures_of(part)?.cast(DType::F32)?.contiguous()?);
+        Ok(())
+    })?;
+    drop(before);
+    Ok(())
 }
 
 /// Encodes an empty video.
