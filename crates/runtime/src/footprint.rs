@@ -112,6 +112,10 @@ mod tests {
     use crate::planning::Demand;
     use crate::{EvaluationShape, Placing, Runtime, Settings};
 
+    /// A marker of a scaled fp8 file that asks for full precision, and one that does not.
+    const FULL_PRECISION: &str = r#""name":"scaled_fp8","shape":[2]"#;
+    const EIGHT_BITS: &str = r#""name":"scaled_fp8","shape":[1]"#;
+
     /// A runtime on the CPU and one simulated device.
     fn runtime(spec: &str) -> (Runtime, ScratchDir) {
         let dir = ScratchDir::new().unwrap();
@@ -211,6 +215,24 @@ mod tests {
         assert_eq!(fp8_products(has, Products::EightBits, flux, false), 0, "weights of 16 bits");
         // Its marker of two values asks for full precision.
         assert_eq!(fp8_products(has, Products::EightBits, "flux_dev_micro_fp8_scaled", false), 0);
+    }
+
+    #[test]
+    fn a_scaled_file_asks_for_products_of_8_bits_by_itself() {
+        let text = include_str!("../../testkit/data/manifests/flux_dev_micro_fp8_scaled.json");
+        let marker = text.replace(FULL_PRECISION, EIGHT_BITS);
+        assert_ne!(marker, text, "the marker is no longer written so");
+        for (said, expected) in [(Products::ByFile, 26), (Products::EightBits, 26), (Products::Exact, 0)] {
+            let (mut runtime, dir) = runtime("1gb@10gbps@fp8");
+            runtime.settings.products = said;
+            let path = testkit::Manifest::parse(&marker).unwrap().write_to(dir.path()).unwrap();
+            let file = runtime.open_file(&path).unwrap();
+            let placing = Placing::automatic(DeviceId::sim(0));
+            let source = Source::diffusion(&file, &detect(&file), None, placing).unwrap();
+            let source = source.with_products(runtime.products(false));
+            let demand = Demand { work: None, patch_bytes: 0, more_bytes: 0, beside: &[] };
+            assert_eq!(runtime.plan(&source, demand).unwrap().fp8_products, expected, "{said:?}");
+        }
     }
 
     #[test]
