@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use meta::Moment;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::ScratchDir;
 
-use super::server::measuring::Spread;
+use super::server::measuring::{Spread, wait_until_idle};
 use super::server::program::{Program, Running};
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
@@ -162,7 +162,7 @@ impl Cluster {
                 Err(_) => bail!("a client failed"),
             }
         }
-        self.wait_until_idle()?;
+        wait_until_idle(&self.front)?;
         let whole_s = begun.elapsed().as_secs_f64();
         Ok(Row {
             name: name.to_owned(),
@@ -183,20 +183,6 @@ impl Cluster {
         let answer = http::post(&self.front.address, "/prompt", None, &body)?;
         ensure!(answer.status == 200, "POST /prompt answered {}: {}", answer.status, answer.body.trim());
         Ok(begun.elapsed().as_secs_f64() * 1e3)
-    }
-
-    fn wait_until_idle(&self) -> Result<()> {
-        let begun = Instant::now();
-        loop {
-            let answer = http::get(&self.front.address, "/prompt", PATIENCE)?;
-            let queue: Value =
-                serde_json::from_str(&answer.body).context("reading the length of the queue")?;
-            if queue["exec_info"]["queue_remaining"] == 0 {
-                return Ok(());
-            }
-            ensure!(begun.elapsed() < PATIENCE, "the jobs do not end: {}", self.front.end_of_log());
-            std::thread::sleep(Duration::from_millis(2));
-        }
     }
 }
 

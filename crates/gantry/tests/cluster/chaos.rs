@@ -93,7 +93,8 @@ impl Clients {
             if entry["status"]["status_str"] == "success" {
                 let picture = self.ask("GET", &view_of(&entry, "3"), b"");
                 if picture.body.get(1..4) != Some(b"PNG") {
-                    self.lost.lock().unwrap().push(id.clone());
+                    let (bytes, view) = (picture.body.len(), view_of(&entry, "3"));
+                    self.lost.lock().unwrap().push(format!("{id}: {bytes} bytes from {view}"));
                 }
             }
             self.entries.lock().unwrap().insert(id, entry);
@@ -216,6 +217,14 @@ fn run(plan: Plan) -> Option<Value> {
     std::thread::sleep(Duration::from_secs(3));
     let told = listener.stop();
     let figures = check(&clients, &machines, &nats, &told);
+    // A front that has nothing of its own gives all pictures.
+    machines.restart_front();
+    for (id, entry) in clients.entries.lock().unwrap().iter() {
+        if entry["status"]["status_str"] == "success" {
+            let picture = machines.ask("GET", &view_of(entry, "3"), b"");
+            assert_eq!((picture.status, picture.body.get(1..4)), (200, Some(&b"PNG"[..])), "{id}: {entry}");
+        }
+    }
     Some(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "what": "a front and three workers as programs (debug build), nats-server on loopback; kill -9",

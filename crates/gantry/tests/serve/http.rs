@@ -51,5 +51,12 @@ pub(crate) fn ask(
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
     assert!(!head.contains("transfer-encoding"), "this client reads no chunks: {head}");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
-    Ok(Answer { status, body: bytes.split_off(end + 4) })
+    let body = bytes.split_off(end + 4);
+    // A server that is killed while it answers leaves a part.
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    if method != "HEAD" && length.is_some_and(|length| body.len() < length) {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Answer { status, body })
 }

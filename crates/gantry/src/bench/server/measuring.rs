@@ -155,7 +155,7 @@ fn post_all(server: &Running, clients: usize, prompts: usize) -> Result<Vec<Post
 }
 
 /// Waits until nothing runs or waits.
-fn wait_until_idle(server: &Running) -> Result<()> {
+pub(in crate::bench) fn wait_until_idle(server: &Running) -> Result<()> {
     let begun = Instant::now();
     loop {
         let answer = http::get(&server.address, "/prompt", PATIENCE)?;
