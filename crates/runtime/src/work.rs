@@ -154,7 +154,8 @@ impl Work {
 
 /// What a conditioning has beside its text, in short.
 fn beside_text(cond: &CondShape) -> String {
-    let CondShape { tokens: _, references, vision, heard, behind, poses, faces, before, controls, camera } = cond;
+    let CondShape { tokens: _, references, vision, heard, behind, poses, faces, before, controls, camera } =
+        cond;
     let mut all: Vec<String> =
         references.iter().map(|[height, width]| format!("+{height}x{width}")).collect();
     let video =

@@ -9,12 +9,12 @@ use runtime::{Runtime, Vae};
 use sampling::Latent;
 
 use super::{Asked, GREY, MODULE, axes, overwrite, sized, zeros_of};
+use crate::Result;
 use crate::audio::Heard;
 use crate::class::class;
 use crate::conditioning::{changed, three_outputs};
 use crate::image::pixels;
 use crate::value::{Array, Image, LatentImage};
-use crate::Result;
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
