@@ -40,13 +40,23 @@ impl PinnedFiles {
         device: &Device,
         blocks: impl Iterator<Item = &'a [WeightSpec]>,
     ) -> Result<Option<PinnedFiles>> {
+        PinnedFiles::over(
+            device,
+            blocks.map(|specs| specs.iter().flat_map(WeightSpec::pieces).cloned().collect()),
+        )
+    }
+
+    /// Pins these bytes of files, with what else lies on their pages; none where the device cannot.
+    pub(crate) fn over(
+        device: &Device,
+        pieces: impl Iterator<Item = Vec<EntryBytes>>,
+    ) -> Result<Option<PinnedFiles>> {
         if !device.pins_in_place() {
             return Ok(None);
         }
         let mut regions: Vec<EntryBytes> = Vec::new();
-        for specs in blocks {
-            let mut pieces: Vec<EntryBytes> =
-                specs.iter().flat_map(WeightSpec::pieces).map(EntryBytes::whole_pages).collect();
+        for pieces in pieces {
+            let mut pieces: Vec<EntryBytes> = pieces.iter().map(EntryBytes::whole_pages).collect();
             pieces.sort_by_key(|piece| piece.place().start);
             pieces.into_iter().for_each(|piece| add_region(&mut regions, piece));
         }
@@ -62,16 +72,22 @@ impl PinnedFiles {
     /// A block's pieces, cut where a region ends.
     fn block(&self, specs: &[WeightSpec], layout: &BlockLayout) -> Option<Vec<(usize, Span)>> {
         let mut pieces = Vec::new();
-        for (mut offset, mut bytes) in layout.joined_pieces(specs) {
-            while !bytes.is_empty() {
-                let (region, buffer) =
-                    self.regions.iter().find(|(region, _)| region.holds_start_of(&bytes))?;
-                let start = bytes.place().start - region.place().start;
-                let len = bytes.len().min(region.len() - start);
-                pieces.push((offset, buffer.span(start..start + len).ok()?));
-                bytes = bytes.slice(len..bytes.len());
-                offset += len;
-            }
+        for (offset, bytes) in layout.joined_pieces(specs) {
+            pieces.extend(self.pieces(offset, bytes)?);
+        }
+        Some(pieces)
+    }
+
+    /// Bytes that go to `offset`, cut where a region ends; none if they are not pinned.
+    pub(crate) fn pieces(&self, mut offset: usize, mut bytes: EntryBytes) -> Option<Vec<(usize, Span)>> {
+        let mut pieces = Vec::new();
+        while !bytes.is_empty() {
+            let (region, buffer) = self.regions.iter().find(|(region, _)| region.holds_start_of(&bytes))?;
+            let start = bytes.place().start - region.place().start;
+            let len = bytes.len().min(region.len() - start);
+            pieces.push((offset, buffer.span(start..start + len).ok()?));
+            bytes = bytes.slice(len..bytes.len());
+            offset += len;
         }
         Some(pieces)
     }

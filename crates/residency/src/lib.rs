@@ -18,6 +18,7 @@
 mod blocks;
 mod cast;
 mod claim;
+mod coder;
 mod coding;
 mod companion;
 mod error;
@@ -37,10 +38,12 @@ mod snapshot;
 mod staged;
 mod staging;
 mod store;
+mod streaming;
 mod tables;
 
 pub use blocks::BlockNames;
 pub use claim::ModelClaim;
+pub use coder::{CodingReport, CodingState, CodingTime};
 pub use companion::{Companion, Companions};
 pub use device::Cancel;
 pub use error::{Error, Result};

@@ -18,7 +18,10 @@ use crate::needs::{self, Bytes};
 use crate::patching::Reserved;
 use crate::session::Session;
 use crate::staging::Staging;
-use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, StepProfile};
+use crate::{
+    CodingReport, CodingTime, Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries,
+    StepProfile,
+};
 
 /// Snapshots that are kept.
 const SNAPSHOTS: usize = 1000;
@@ -44,6 +47,8 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Before it loads, every other model leaves its compute device (their registration stays).
     pub eject_others: bool,
+    /// When blocks are coded that its plan wants coded.
+    pub coding: CodingTime,
 }
 
 /// How a model is opened. What is not said is as for any other session.
@@ -252,6 +257,11 @@ impl Residency {
     /// Where the time of a model's latest step went, if it has made one.
     pub fn profile(&self, id: ModelId) -> Option<StepProfile> {
         self.model(id).ok()?.copies().iter().find_map(|staged| staged.recorder().latest())
+    }
+
+    /// How a model's blocks are kept that its plan wants coded; none if there are none, or no copies.
+    pub fn coding(&self, id: ModelId) -> Option<CodingReport> {
+        self.model(id).ok()?.copies().iter().find_map(|staged| staged.coding())
     }
 
     /// Bytes that the copies of all models but for some take of each device.

@@ -8,8 +8,8 @@ use std::time::{Instant, SystemTime};
 use device::OutOfMemory;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
-use placement::Amounts;
-use residency::{Cancel, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
+use placement::{Amounts, CodingPolicy};
+use residency::{Cancel, CodingTime, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
 use tensor::Lane;
 
 use crate::Result;
@@ -342,12 +342,21 @@ impl Runtime {
             retention: placing.retention,
             dtype: Some(planned.dtype),
             eject_others: placing.eject_others,
+            coding: self.coding_time(),
         };
         let family = manifest.family().to_owned();
         let id = self.residency.load(manifest, planned.plan.clone(), options)?;
         source.hold(self.residency.claim(id)?);
         let follows = placing.follows;
         Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes, is_beside: false, follows })
+    }
+
+    /// What is coded because that helps does not hold up the load; where coding is forced, every step is to run with it.
+    fn coding_time(&self) -> CodingTime {
+        match self.settings.coding {
+            CodingPolicy::Force => CodingTime::First,
+            CodingPolicy::Off | CodingPolicy::Auto => CodingTime::Beside,
+        }
     }
 
     /// What else is registered of the same file and role leaves as soon as nothing refers to it. Where the later
