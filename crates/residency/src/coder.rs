@@ -1,6 +1,7 @@
 //! Coding beside steps: the load does not wait for it, and neither does a step. A thread codes one block after the other
 //! with the host's spare processors; when all are coded, the next step takes them.
 
+use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -11,13 +12,14 @@ use device::{Buffer, Cancel, Device, Registry, Reservation, Stream, StreamKind};
 use meta::DeviceId;
 use placement::Plan;
 
-use crate::coding::CodedBlock;
+use crate::coding::{CodedBlock, Part};
 use crate::host::HostBlock;
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
 use crate::needs::HostSource;
 use crate::patching::Reserved;
 use crate::ring::Source;
+use crate::sidecar::{self, SideCars, Take, Written};
 use crate::{Error, Result};
 
 /// How a model's blocks are kept that its plan wants coded.
@@ -31,6 +33,8 @@ pub struct CodingReport {
     pub blocks: usize,
     /// How long coding took, or has taken so far.
     pub seconds: f64,
+    /// Whether they were coded at an earlier start and only read.
+    pub is_read: bool,
     /// Why they stay plain, if they do.
     pub reason: Option<String>,
 }
@@ -69,6 +73,7 @@ pub enum CodingTime {
 
 /// A block that is to be coded.
 pub(crate) struct Task {
+    pub(crate) name: String,
     /// Its position among the blocks of the ring.
     pub(crate) position: usize,
     pub(crate) specs: Vec<WeightSpec>,
@@ -79,12 +84,27 @@ pub(crate) struct Task {
     pub(crate) stays: bool,
 }
 
+/// Where coded blocks are kept for the next start.
+pub(crate) struct Keeping {
+    pub(crate) cars: Arc<SideCars>,
+    pub(crate) manifest: Manifest,
+}
+
+/// A block that is to be kept: its bytes in host memory, or none where it is coded anew for that.
+struct Kept {
+    task: usize,
+    bytes: usize,
+    parts: Vec<Part>,
+    block: Option<CodedBlock>,
+}
+
 /// Where coded blocks go, and what was promised for them there.
 pub(crate) struct Homes {
     pub(crate) host: Device,
     pub(crate) compute: Device,
     pub(crate) on_host: Option<Reservation>,
     pub(crate) on_compute: Option<Reservation>,
+    pub(crate) keeping: Option<Keeping>,
 }
 
 /// What was promised for blocks that are coded later, and what is not needed any more then.
@@ -95,13 +115,13 @@ pub(crate) struct Late {
 
 impl Late {
     /// Sets the bytes of a plan's coded blocks apart from those that are reserved; none if it has no such blocks, or if the
-    /// host has no room for what they travel from until then, where that is no file.
+    /// host has no room for them together with what they travel from until then, which is pinned or no file.
     pub(crate) fn promised(
         (manifest, plan): (&Manifest, &Plan),
         (devices, source): (&Registry, HostSource),
         reserved: &mut Reserved,
     ) -> Result<Option<Late>> {
-        let (mut on_host, mut on_compute, mut packed) = (0, 0, 0);
+        let (mut on_host, mut on_compute, mut packed, mut pinned) = (0, 0, 0, 0);
         let compute = devices.get(plan.compute)?;
         for (index, block) in plan.blocks.iter().enumerate() {
             let Some(coded) = block.coded_bytes else { continue };
@@ -109,20 +129,28 @@ impl Late {
                 true => on_compute += compute.allocation_bytes(coded as usize),
                 false => on_host += coded,
             }
+            let plain = BlockLayout::new(manifest, index).len() as u64;
             if source == HostSource::Copy || manifest.is_cast(index) {
-                packed += BlockLayout::new(manifest, index).len() as u64;
+                packed += plain;
+            }
+            if compute.copies_fast_from_pinned_only() {
+                pinned += plain;
             }
         }
         if on_host + on_compute == 0 {
             return Ok(None);
         }
-        let ledger = devices.get(DeviceId::CPU)?.ledger();
+        let host = devices.get(DeviceId::CPU)?;
+        // Files that are pinned are in no ledger, and cannot make room for others as files that are only mapped do.
+        if host.memory()?.free < on_host + packed.max(pinned) {
+            return Ok(None);
+        }
         let mut part = |device: DeviceId, bytes: u64| reserved.get_mut(&device).map(|all| all.split(bytes));
         if packed == 0 {
             let (on_host, on_compute) = (part(DeviceId::CPU, on_host), part(compute.id(), on_compute));
             return Ok(Some(Late { on_host, on_compute }));
         }
-        let Ok(packed) = ledger.reserve(packed) else { return Ok(None) };
+        let Ok(packed) = host.ledger().reserve(packed) else { return Ok(None) };
         let (on_host, on_compute) = (part(DeviceId::CPU, on_host), part(compute.id(), on_compute));
         match reserved.get_mut(&DeviceId::CPU) {
             Some(all) => all.join(packed),
@@ -131,8 +159,8 @@ impl Late {
         Ok(Some(Late { on_host, on_compute }))
     }
 
-    pub(crate) fn homes(self, host: Device, compute: Device) -> Homes {
-        Homes { host, compute, on_host: self.on_host, on_compute: self.on_compute }
+    pub(crate) fn homes(self, host: Device, compute: Device, keeping: Option<Keeping>) -> Homes {
+        Homes { host, compute, on_host: self.on_host, on_compute: self.on_compute, keeping }
     }
 }
 
@@ -191,7 +219,7 @@ impl Coder {
             gone: Cancel::default(),
         });
         let own = Arc::clone(&shared);
-        let thread = Builder::new().name("coder".into()).spawn(move || own.work(tasks, homes));
+        let thread = Builder::new().name("coder".into()).spawn(move || own.work(&tasks, homes));
         if let Err(error) = &thread {
             shared.lock().outcome = Outcome::Failed(format!("there is no thread for it: {error}"));
         }
@@ -216,6 +244,17 @@ impl Coder {
         }
     }
 
+    /// Waits until all blocks are coded, or cannot be.
+    pub(crate) fn wait(&self, cancel: &Cancel) -> Result<()> {
+        let mut progress = self.shared.lock();
+        while matches!(progress.outcome, Outcome::Coding) {
+            cancel.check()?;
+            let waited = self.shared.changed.wait_timeout(progress, LOOK_INTERVAL);
+            progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
     /// Takes what the coded blocks are instead of, to let it go where no step waits for that.
     pub(crate) fn let_go(&self, left: Vec<Source>) {
         self.shared.lock().left = left;
@@ -236,7 +275,19 @@ impl Coder {
             Outcome::Failed(reason) => (CodingState::Plain, Some(reason.clone())),
         };
         let seconds = progress.seconds.unwrap_or_else(|| progress.began.elapsed().as_secs_f64());
-        CodingReport { state, done: progress.done, blocks: self.shared.blocks, seconds, reason }
+        // The last one counts once all of them can be taken.
+        let most = match progress.outcome {
+            Outcome::Coding => self.shared.blocks.saturating_sub(1),
+            _ => self.shared.blocks,
+        };
+        CodingReport {
+            state,
+            done: progress.done.min(most),
+            blocks: self.shared.blocks,
+            seconds,
+            is_read: false,
+            reason,
+        }
     }
 }
 
@@ -256,15 +307,23 @@ impl Shared {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self, tasks: Vec<Task>, homes: Homes) {
-        let host = homes.host.clone();
-        let coded = self.code(&tasks, homes);
+    fn work(&self, tasks: &[Task], mut homes: Homes) {
+        let (host, keeping) = (homes.host.clone(), homes.keeping.take());
+        let coded = self.code(tasks, homes);
         let mut progress = self.lock();
         progress.seconds = Some(progress.began.elapsed().as_secs_f64());
+        let mut kept = Vec::new();
         progress.outcome = match coded {
-            Ok(coded) => Outcome::Ready(coded),
+            Ok(coded) => {
+                if keeping.is_some() {
+                    kept = coded.iter().filter_map(|(task, source)| Kept::of(*task, source)).collect();
+                }
+                let placed = |(task, source): (usize, Source)| (tasks[task].position, source);
+                Outcome::Ready(coded.into_iter().map(placed).collect())
+            }
             Err(error) => Outcome::Failed(error.to_string()),
         };
+        self.changed.notify_all();
         let left = loop {
             if self.gone.is_cancelled() || matches!(progress.outcome, Outcome::Failed(_)) {
                 return;
@@ -275,14 +334,39 @@ impl Shared {
             progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
         };
         drop(progress);
-        drop((left, tasks));
+        drop(left);
+        if let Some(keeping) = keeping {
+            self.keep(&host, tasks, &kept, &keeping);
+        }
         // What casting and coding took for a moment goes back to the system, too. A host that cannot give back keeps it.
         let _ = host.trim();
     }
 
-    /// Codes the blocks, each into memory that another thread gets meanwhile: to pin it takes as long as to fill it.
+    /// Writes the coded blocks to where the next start finds them.
+    fn keep(&self, host: &Device, tasks: &[Task], kept: &[Kept], keeping: &Keeping) {
+        let Keeping { cars, manifest } = keeping;
+        let blocks: Vec<Written<'_>> = kept.iter().map(|kept| kept.written(&tasks[kept.task])).collect();
+        let mut give = |index: usize, take: &mut Take<'_>| {
+            let kept: &Kept = &kept[index];
+            let coded = match &kept.block {
+                Some(block) => block.clone(),
+                None => kept.coded_again((host, &self.gone), &tasks[kept.task]).map_err(io::Error::other)?,
+            };
+            let stream = host.compute_stream().map_err(io::Error::other)?.with_cancel(&self.gone);
+            sidecar::give_block(&coded, &stream, take)
+        };
+        let done = cars.write(manifest, &blocks, &mut give);
+        if let Err(error) = done.and_then(|()| self.gone.check().map_err(io::Error::other))
+            && !self.gone.is_cancelled()
+        {
+            cars.tell(format!("the coded blocks of {} are not kept: {error}", manifest.name()));
+        }
+    }
+
+    /// Codes the blocks, each into memory that another thread gets meanwhile: to pin it takes as long as to fill it. Answers
+    /// them by the places of their tasks.
     fn code(&self, tasks: &[Task], homes: Homes) -> Result<Vec<(usize, Source)>> {
-        let Homes { host, compute, mut on_host, mut on_compute } = homes;
+        let Homes { host, compute, mut on_host, mut on_compute, keeping: _ } = homes;
         let stream = host.open_stream(StreamKind::Background)?.with_cancel(&self.gone);
         let copies = compute.open_stream(StreamKind::Copy)?.with_cancel(&self.gone);
         let (sender, rooms) = sync_channel(1);
@@ -295,7 +379,7 @@ impl Shared {
             };
             scope.spawn(move || get_rooms(tasks, &sender, get));
             let mut coded = Vec::new();
-            for task in tasks {
+            for (at, task) in tasks.iter().enumerate() {
                 self.wait_for_a_job()?;
                 let room = match task.stays {
                     // Parts that do not shrink are as long as they were, so this is always enough.
@@ -308,7 +392,7 @@ impl Shared {
                         true => Source::Here(stay((&compute, &copies), block, on_compute.as_mut())?),
                         false => Source::Host(HostBlock::Coded(block)),
                     };
-                    coded.push((task.position, source));
+                    coded.push((at, source));
                 }
                 self.lock().done += 1;
             }
@@ -334,6 +418,30 @@ impl Shared {
             let waited = self.changed.wait_timeout(progress, LOOK_INTERVAL);
             progress = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+impl Kept {
+    /// A block as it is to be kept, if it is coded.
+    fn of(task: usize, source: &Source) -> Option<Kept> {
+        let coded = source.coded()?;
+        let block = matches!(source, Source::Host(_)).then(|| coded.clone());
+        Some(Kept { task, bytes: coded.travelling_bytes(), parts: coded.parts().to_vec(), block })
+    }
+
+    fn written<'a>(&self, task: &'a Task) -> Written<'a> {
+        Written { name: &task.name, bytes: self.bytes, parts: self.parts.clone(), len: task.layout.len() }
+    }
+
+    /// The block once more, of one that stays on a device: nothing is read back from there.
+    fn coded_again(&self, (host, gone): (&Device, &Cancel), task: &Task) -> Result<CodedBlock> {
+        let stream = host.open_stream(StreamKind::Background)?.with_cancel(gone);
+        let room = host.allocate(task.layout.len())?;
+        let coded = CodedBlock::new((host, &stream), &task.specs, &task.layout, room)?;
+        coded.filter(|coded| coded.parts() == self.parts).ok_or_else(|| {
+            let reason = format!("{} was coded differently a moment ago", task.name);
+            device::Error::Device { device: host.id(), action: "coding weights".into(), reason }.into()
+        })
     }
 }
 
@@ -363,7 +471,7 @@ fn stay(
         }
         _ => device.allocate(bytes)?,
     };
-    let block = block.moved_to(copies, there)?;
+    let block = block.moved_to(copies, &there)?;
     copies.synchronize()?;
     Ok(block)
 }

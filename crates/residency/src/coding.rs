@@ -1,11 +1,14 @@
 //! Blocks that wait in host memory and travel losslessly coded, or stay so where they compute: what coding would make of them, and the coded block itself.
 //! They are decoded on the device that computes, into the layout that a plain block has.
 
+use std::sync::OnceLock;
+
 use codec::{Format, Layout, Portable, TileCoder};
 use device::op::{Copy, Decode, Encode};
 use device::{Buffer, Device, Error, Operand, Result, Span, Stream};
 use meta::{DType, Encoding};
 
+use crate::checker::BlockCheck;
 use crate::host::over;
 use crate::layout::BlockLayout;
 use crate::manifest::WeightSpec;
@@ -82,6 +85,39 @@ pub(crate) struct Part {
     pub(crate) coded: Option<(DType, usize)>,
 }
 
+/// A coded block in a file of an earlier start, which is checked before it is used.
+pub(crate) struct FoundCoded {
+    pub(crate) coded: CodedBlock,
+    pub(crate) check: BlockCheck,
+    pub(crate) host: Device,
+    pub(crate) specs: Vec<WeightSpec>,
+    pub(crate) layout: BlockLayout,
+    /// The block coded anew, if the file's is damaged.
+    pub(crate) own: OnceLock<CodedBlock>,
+}
+
+impl FoundCoded {
+    /// The block, once it is checked; coded anew if it is damaged.
+    pub(crate) fn checked(&self) -> Result<&CodedBlock> {
+        if let Some(own) = self.own.get() {
+            return Ok(own);
+        }
+        if self.check.is_good() {
+            return Ok(&self.coded);
+        }
+        let (host, stream) = (&self.host, self.host.compute_stream()?);
+        let room = host.allocate(self.coded.travelling_bytes())?;
+        let own = CodedBlock::new((host, &stream), &self.specs, &self.layout, room)?;
+        // Where the parts are was checked before, and coding is always the same.
+        let own = own.filter(|own| own.parts == self.coded.parts).ok_or_else(|| Error::Device {
+            device: host.id(),
+            action: "coding weights".into(),
+            reason: "a block is coded differently than at an earlier start; load the model again".into(),
+        })?;
+        Ok(self.own.get_or_init(|| own))
+    }
+}
+
 /// A coded block that is being made.
 struct Making {
     buffer: Buffer,
@@ -125,8 +161,8 @@ impl CodedBlock {
     }
 
     /// Queues the copy of the block to where it stays. `stay` has the bytes that travel.
-    pub(crate) fn moved_to(self, stream: &Stream, stay: Buffer) -> Result<CodedBlock> {
-        self.copy_to(stream, &stay)?;
+    pub(crate) fn moved_to(self, stream: &Stream, stay: &Buffer) -> Result<CodedBlock> {
+        self.copy_to(stream, stay)?;
         Ok(CodedBlock { pieces: vec![(0, stay.whole())], ..self })
     }
 

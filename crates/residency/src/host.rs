@@ -7,7 +7,7 @@ use std::sync::Arc;
 use checkpoint::EntryBytes;
 use device::{Buffer, Device, Reservation, Result, SharedBytes, Span, Stream};
 
-use crate::coding::CodedBlock;
+use crate::coding::{CodedBlock, FoundCoded};
 use crate::layout::BlockLayout;
 use crate::manifest::WeightSpec;
 use crate::needs::HostSource;
@@ -22,6 +22,8 @@ pub(crate) enum HostBlock {
     Packed(Buffer),
     /// Losslessly coded.
     Coded(CodedBlock),
+    /// The same in a file of an earlier start.
+    Found(Box<FoundCoded>),
 }
 
 /// The parts of files that hold streamed blocks, pinned where they lie.
@@ -139,7 +141,7 @@ impl HostBlock {
     pub(crate) fn to_fill(&self) -> Option<&Buffer> {
         match self {
             HostBlock::Packed(buffer) => Some(buffer),
-            HostBlock::Mapped(_) | HostBlock::Pinned(_) | HostBlock::Coded(_) => None,
+            HostBlock::Mapped(_) | HostBlock::Pinned(_) | HostBlock::Coded(_) | HostBlock::Found(_) => None,
         }
     }
 
@@ -157,6 +159,7 @@ impl HostBlock {
         let mut moved = 0;
         match self {
             HostBlock::Coded(block) => moved += block.copy_to(stream, target)?,
+            HostBlock::Found(block) => moved += block.checked()?.copy_to(stream, target)?,
             HostBlock::Packed(buffer) => {
                 stream.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
                 moved += buffer.len() as u64;

@@ -17,6 +17,7 @@
 
 mod blocks;
 mod cast;
+mod checker;
 mod claim;
 mod coder;
 mod coding;
@@ -34,6 +35,7 @@ mod profile;
 mod retention;
 mod ring;
 mod session;
+mod sidecar;
 mod snapshot;
 mod staged;
 mod staging;
@@ -55,5 +57,6 @@ pub use profile::{BlockProfile, CopyProfile, StepProfile};
 pub use retention::Retention;
 pub use ring::StreamStats;
 pub use session::{Lease, LinearPart, Session};
+pub use sidecar::{SideCar, SideCars};
 pub use snapshot::{Snapshot, SnapshotSeries};
 pub use store::{LoadOptions, Opening, Residency};

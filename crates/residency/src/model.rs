@@ -14,6 +14,7 @@ use crate::claim::Usage;
 use crate::manifest::Manifest;
 use crate::needs::Bytes;
 use crate::retention::Retention;
+use crate::sidecar::SideCars;
 use crate::staged::Staged;
 use crate::staging::{Staging, StagingOptions, Use};
 use crate::{CodingReport, LoadOptions, Opening, Result, StepProfile, StreamStats};
@@ -101,10 +102,11 @@ impl LoadedModel {
         plan: Plan,
         devices: &Registry,
         options: LoadOptions,
+        cars: Option<Arc<SideCars>>,
     ) -> Result<LoadedModel> {
         let LoadOptions { retention, dtype, coding, .. } = options;
-        let options = StagingOptions { dtype, coding };
-        let main = Staging::new(&manifest, plan, devices, options, PatchSet::new())?;
+        let options = StagingOptions { dtype, coding, cars };
+        let main = Staging::new(&manifest, plan, devices, options.clone(), PatchSet::new())?;
         let state = State {
             retention,
             patches: PatchSet::new(),
@@ -185,7 +187,8 @@ impl LoadedModel {
         }
         let plan = plan.or_else(|| there.first().map(|staging| staging.plan().clone()));
         let plan = plan.unwrap_or_else(|| state.main().plan().clone());
-        let staging = Arc::new(Staging::new(&self.manifest, plan, devices, self.options, patches.clone())?);
+        let staging =
+            Arc::new(Staging::new(&self.manifest, plan, devices, self.options.clone(), patches.clone())?);
         let used = staging.use_it();
         state.forget_places();
         state.stagings.push(staging);

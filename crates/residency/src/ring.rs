@@ -32,6 +32,7 @@ impl Source {
     pub(crate) fn coded(&self) -> Option<&CodedBlock> {
         match self {
             Source::Host(HostBlock::Coded(block)) | Source::Here(block) => Some(block),
+            Source::Host(HostBlock::Found(block)) => Some(&block.coded),
             Source::Host(_) | Source::Donor(_) => None,
         }
     }

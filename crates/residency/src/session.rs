@@ -52,6 +52,7 @@ impl Session {
         let mut files = Manifest::files_of(on_host.flat_map(|(index, _)| manifest.weights_of(index)));
         files.extend(Manifest::files_of(manifest.tables()));
         files.extend(patching.files());
+        files.extend(staged.files().iter().cloned());
         Session { patching, staged, staging, model, cancel, lanes, files, _reference: reference }
     }
 

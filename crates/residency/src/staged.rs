@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use device::{Buffer, Cancel, Device, Operand, Registry, Stream, StreamKind};
+use checkpoint::EntryBytes;
+use device::{Buffer, Cancel, Device, Operand, Registry, Span, Stream, StreamKind};
 use meta::{DType, DeviceId, DeviceKind};
 use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
 
 use crate::cast;
-use crate::coder::{Coder, CodingTime, Late, Task};
-use crate::coding::CodedBlock;
+use crate::checker::Checker;
+use crate::coder::{Coder, CodingTime, Keeping, Late, Task};
+use crate::coding::{CodedBlock, FoundCoded};
 use crate::host::{self, HostBlock, PinnedFiles};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
@@ -20,6 +22,7 @@ use crate::needs::{self, Bytes, HostSource};
 use crate::patching::{Patching, Reserved};
 use crate::profile::{CopyMarks, Recorder};
 use crate::ring::{Ring, Source};
+use crate::sidecar::{Found, FoundBlock};
 use crate::staging::StagingOptions;
 use crate::streaming::{Sizes, Streaming};
 use crate::{CodingReport, Error, Result, StreamStats};
@@ -33,6 +36,8 @@ pub(crate) struct Staged {
     /// Replaced as a whole; the lock is held only for that.
     patching: RwLock<Arc<Patching>>,
     recorder: Recorder,
+    /// Of files that coded blocks are read from, some bytes each.
+    files: Vec<EntryBytes>,
 }
 
 /// One block's copy.
@@ -51,16 +56,20 @@ impl Staged {
         plan: &Plan,
         (devices, source): (&Registry, HostSource),
         reserved: &mut Reserved,
-        options: StagingOptions,
+        options: &StagingOptions,
         cancel: &Cancel,
     ) -> Result<Staged> {
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
             (0..manifest.blocks().len()).map(|i| BlockLayout::new(manifest, i)).collect();
         let compute = devices.get(plan.compute)?;
+        let found = found_blocks((manifest, plan), &layouts, options);
         let late = match options.coding {
-            CodingTime::First => None,
-            CodingTime::Beside => Late::promised((manifest, plan), (devices, source), reserved)?,
+            _ if found.is_some() => None,
+            CodingTime::First if options.cars.is_none() => None,
+            CodingTime::First | CodingTime::Beside => {
+                Late::promised((manifest, plan), (devices, source), reserved)?
+            }
         };
         let mut copying = Copying {
             manifest,
@@ -72,6 +81,7 @@ impl Staged {
             waiting_bytes: needs::waiting(manifest, plan),
             waiting: BTreeMap::new(),
             coded_first: late.is_none(),
+            found: FoundBlocks::new(compute, found)?,
         };
         let pinned = copying.pin(plan, compute)?;
         let host = devices.get(DeviceId::CPU)?;
@@ -92,10 +102,14 @@ impl Staged {
             Ok((blocks, sources))
         })?;
         copying.finish()?;
-        let streaming = copying.streaming(plan, &layouts, late, sources)?;
+        let files = copying.found.files();
+        let streaming = copying.streaming(plan, &layouts, (late, options), sources)?;
+        if let Some(streaming) = streaming.as_ref().filter(|_| options.coding == CodingTime::First) {
+            streaming.code_now(cancel)?;
+        }
         let lanes = lanes(plan, devices, options.dtype)?;
         let patching = RwLock::default();
-        Ok(Staged { layouts, blocks, streaming, lanes, patching, recorder: Recorder::default() })
+        Ok(Staged { layouts, blocks, streaming, lanes, patching, recorder: Recorder::default(), files })
     }
 
     /// The device on which a block computes.
@@ -173,6 +187,16 @@ impl Staged {
         let before =
             std::mem::replace(&mut *self.patching.write().unwrap_or_else(PoisonError::into_inner), next);
         drop(before);
+    }
+
+    /// Of files that coded blocks are read from, some bytes each.
+    pub(crate) fn files(&self) -> &[EntryBytes] {
+        &self.files
+    }
+
+    /// Whether nobody found one of these files damaged so far.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.files.iter().all(|bytes| bytes.check_intact().is_ok())
     }
 
     /// The marks of its steps.
@@ -303,6 +327,8 @@ struct Copying<'a> {
     waiting: BTreeMap<DeviceId, Buffer>,
     /// Whether blocks are coded now, if they are to be coded.
     coded_first: bool,
+    /// Those that were coded at an earlier start.
+    found: FoundBlocks,
 }
 
 impl Copying<'_> {
@@ -358,6 +384,9 @@ impl Copying<'_> {
         compute: &Device,
         pinned: Option<&PinnedFiles>,
     ) -> Result<Source> {
+        if let Some(coded) = self.found_block((index, block, layout), compute)? {
+            return Ok(coded);
+        }
         if block.is_kept_coded() && self.coded_first {
             return Ok(Source::Here(self.kept(index, layout, block.home)?));
         }
@@ -372,6 +401,46 @@ impl Copying<'_> {
         } else {
             Source::Donor(self.block(index, layout, block.home)?)
         })
+    }
+
+    /// A block that was coded at an earlier start.
+    fn found_block(
+        &mut self,
+        (index, block, layout): (usize, &BlockPlan, &BlockLayout),
+        compute: &Device,
+    ) -> Result<Option<Source>> {
+        let Some(found) = self.found.take(index) else { return Ok(None) };
+        let FoundBlock { bytes, parts, len, check, .. } = found;
+        let host = self.devices.get(DeviceId::CPU)?;
+        let pieces = self.found.pinned(&bytes).unwrap_or_else(|| vec![(0, host::over(&bytes).whole())]);
+        let found = FoundCoded {
+            coded: CodedBlock::of_pieces(pieces, parts, len),
+            check,
+            host: host.clone(),
+            specs: self.manifest.weights_of(index).to_vec(),
+            layout: layout.clone(),
+            own: OnceLock::new(),
+        };
+        if block.is_kept_coded() {
+            let device = self.devices.get(block.home)?.clone();
+            let stay = self.allocate(&device, found.coded.travelling_bytes())?;
+            let stream = self.copy_stream(&device)?;
+            self.cancel.check()?;
+            return Ok(Some(Source::Here(found.checked()?.clone().moved_to(&stream, &stay)?)));
+        }
+        if self.source == HostSource::File {
+            return Ok(Some(Source::Host(HostBlock::Found(Box::new(found)))));
+        }
+        let wanted = found.coded.travelling_bytes();
+        let pinned = match self.reserved.get_mut(&DeviceId::CPU) {
+            Some(reserved) if reserved.bytes() >= wanted as u64 => {
+                compute.allocate_pinned_from(reserved, wanted)?
+            }
+            _ => compute.allocate_pinned(host, wanted)?,
+        };
+        self.cancel.check()?;
+        let copied = found.checked()?.clone().moved_to(&host.compute_stream()?, &pinned)?;
+        Ok(Some(Source::Host(HostBlock::Coded(copied))))
     }
 
     /// A block in coded form; none if that does not fit into so many bytes of pinned memory, which are given back then.
@@ -405,7 +474,7 @@ impl Copying<'_> {
         let device = self.devices.get(home)?.clone();
         let stay = self.allocate(&device, coded.travelling_bytes())?;
         let stream = self.copy_stream(&device)?;
-        Ok(coded.moved_to(&stream, stay)?)
+        Ok(coded.moved_to(&stream, &stay)?)
     }
 
     /// The stream that copies to a device.
@@ -472,7 +541,7 @@ impl Copying<'_> {
         &mut self,
         plan: &Plan,
         layouts: &[BlockLayout],
-        late: Option<Late>,
+        (late, options): (Option<Late>, &StagingOptions),
         sources: Vec<Source>,
     ) -> Result<Option<Streaming>> {
         let Some(planned) = plan.ring.filter(|_| !sources.is_empty()) else { return Ok(None) };
@@ -491,11 +560,63 @@ impl Copying<'_> {
                 let host = self.devices.get(DeviceId::CPU)?.clone();
                 let left = planned.bytes().saturating_sub(sizes.taken(compute));
                 let spare = self.reserved.get_mut(&compute.id()).map(|reserved| reserved.split(left));
-                let homes = late.homes(host, compute.clone());
+                let manifest = self.manifest.clone();
+                let keeping = options.cars.clone().map(|cars| Keeping { cars, manifest });
+                let homes = late.homes(host, compute.clone(), keeping);
                 Some((Coder::start(tasks(self.manifest, plan, layouts), homes, self.cancel), spare))
             }
         };
-        Ok(Some(Streaming::new(compute, planned, lens, ring, coder)))
+        let streaming = Streaming::new(compute, planned, lens, ring, coder);
+        Ok(Some(streaming.read_from_files(!self.found.is_empty())))
+    }
+}
+
+/// The coded blocks of a plan, if all of them are in a file of an earlier start.
+fn found_blocks(
+    (manifest, plan): (&Manifest, &Plan),
+    layouts: &[BlockLayout],
+    options: &StagingOptions,
+) -> Option<Found> {
+    let cars = options.cars.as_ref()?;
+    let coded = plan.blocks.iter().enumerate().filter(|(_, block)| block.coded_bytes.is_some());
+    let lens: Vec<(usize, usize)> = coded.map(|(index, _)| (index, layouts[index].len())).collect();
+    if lens.is_empty() { None } else { cars.find(manifest, &lens) }
+}
+
+/// Blocks that were coded at an earlier start, in a file that is pinned where it lies if that is possible.
+#[derive(Default)]
+struct FoundBlocks {
+    blocks: BTreeMap<usize, FoundBlock>,
+    pinned: Option<PinnedFiles>,
+    file: Option<EntryBytes>,
+    /// It works for as long as somebody may ask it.
+    _checker: Option<Arc<Checker>>,
+}
+
+impl FoundBlocks {
+    fn new(compute: &Device, found: Option<Found>) -> Result<FoundBlocks> {
+        let Some(Found { blocks, checker }) = found else { return Ok(FoundBlocks::default()) };
+        let pinned = PinnedFiles::over(compute, blocks.iter().map(|block| vec![block.bytes.clone()]))?;
+        let file = blocks.first().map(|block| block.bytes.clone());
+        let blocks = blocks.into_iter().map(|block| (block.index, block)).collect();
+        Ok(FoundBlocks { blocks, pinned, file, _checker: Some(checker) })
+    }
+
+    fn take(&mut self, index: usize) -> Option<FoundBlock> {
+        self.blocks.remove(&index)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Some bytes of the file.
+    fn files(&self) -> Vec<EntryBytes> {
+        self.file.iter().cloned().collect()
+    }
+
+    fn pinned(&self, bytes: &EntryBytes) -> Option<Vec<(usize, Span)>> {
+        self.pinned.as_ref()?.pieces(0, bytes.clone())
     }
 }
 
@@ -504,6 +625,7 @@ fn tasks(manifest: &Manifest, plan: &Plan, layouts: &[BlockLayout]) -> Vec<Task>
     let ringed = plan.blocks.iter().enumerate().filter(|(_, block)| is_ringed(block)).enumerate();
     let task = |(position, (index, block)): (usize, (usize, &BlockPlan))| {
         Some(Task {
+            name: manifest.blocks()[index].name.clone(),
             position,
             specs: manifest.weights_of(index).to_vec(),
             layout: layouts[index].clone(),

@@ -14,15 +14,18 @@ use crate::coder::CodingTime;
 use crate::manifest::Manifest;
 use crate::needs::{Bytes, HostSource, Needs};
 use crate::patching::{self, Places, Reserve, Reserved};
+use crate::sidecar::SideCars;
 use crate::staged::{self, Staged};
 
 /// How copies are made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StagingOptions {
     /// The type of activations.
     pub(crate) dtype: Option<DType>,
     /// When blocks are coded that the plan wants coded.
     pub(crate) coding: CodingTime,
+    /// Where coded blocks are kept between starts, if they are.
+    pub(crate) cars: Option<Arc<SideCars>>,
 }
 
 /// A model's copies under one plan with one patch set, or the place for them.
@@ -147,7 +150,7 @@ impl Staging {
         cancel: &Cancel,
     ) -> Result<Arc<Staged>> {
         let places = (devices, self.source);
-        let staged = Staged::new(manifest, &self.plan, places, &mut reserved, self.options, cancel)?;
+        let staged = Staged::new(manifest, &self.plan, places, &mut reserved, &self.options, cancel)?;
         let patches = self.lock().patches.clone();
         // What the patches take was reserved with the rest.
         staged.patch(manifest, &self.plan, &patches, &mut |_| Ok(std::mem::take(&mut reserved)), cancel)?;

@@ -22,6 +22,8 @@ pub(crate) struct Streaming {
     lens: Vec<usize>,
     now: RwLock<Now>,
     coder: Option<Coder>,
+    /// Whether coded blocks were read and not coded.
+    is_read: bool,
     /// What of the ring's bytes the plain one leaves to the coded one.
     spare: Mutex<Option<Reservation>>,
     /// The position that was asked for last: a lower one after it begins a step.
@@ -29,7 +31,7 @@ pub(crate) struct Streaming {
 }
 
 enum Now {
-    Ring(Ring),
+    Ring(Box<Ring>),
     /// A ring is to be made over these.
     Between {
         sources: Vec<Source>,
@@ -104,11 +106,25 @@ impl Streaming {
             device: device.clone(),
             planned,
             lens,
-            now: RwLock::new(Now::Ring(ring)),
+            now: RwLock::new(Now::Ring(Box::new(ring))),
             coder,
+            is_read: false,
             spare: Mutex::new(spare.flatten()),
             latest: AtomicUsize::new(usize::MAX),
         }
+    }
+
+    /// The blocks that are coded were so at an earlier start.
+    #[must_use]
+    pub(crate) fn read_from_files(self, is_read: bool) -> Streaming {
+        Streaming { is_read, ..self }
+    }
+
+    /// Waits until all blocks are coded, and takes them.
+    pub(crate) fn code_now(&self, cancel: &Cancel) -> Result<()> {
+        let Some(coder) = &self.coder else { return Ok(()) };
+        coder.wait(cancel)?;
+        self.switch()
     }
 
     /// Leases a block. See [`Ring::acquire`]. When it is the first of a step, the coded blocks take the place of the plain
@@ -146,7 +162,7 @@ impl Streaming {
         // Only when the memory is there the sources are taken, so that a device that is short for a moment loses nothing.
         let memory = sizes.allocate(|bytes| self.device.allocate_from(&mut reserved, bytes))?;
         let ring = Ring::new(&self.device, memory.slots, memory.room, std::mem::take(sources))?;
-        *now = Now::Ring(ring.counting_from(*stats));
+        *now = Now::Ring(Box::new(ring.counting_from(*stats)));
         Ok(())
     }
 
@@ -190,8 +206,14 @@ impl Streaming {
             Now::Ring(ring) => ring.coded_blocks(),
             Now::Between { .. } => 0,
         };
-        let coded =
-            CodingReport { state: CodingState::Coded, done: blocks, blocks, seconds: 0.0, reason: None };
+        let coded = CodingReport {
+            state: CodingState::Coded,
+            done: blocks,
+            blocks,
+            seconds: 0.0,
+            is_read: self.is_read,
+            reason: None,
+        };
         (blocks > 0).then_some(coded)
     }
 

@@ -140,6 +140,8 @@ pub struct CodingShape {
     pub blocks: usize,
     /// How long coding took, or has taken so far.
     pub seconds: f64,
+    /// Whether they were coded at an earlier start and only read.
+    pub is_read: bool,
     /// Why they stay plain, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -147,12 +149,13 @@ pub struct CodingShape {
 
 impl CodingShape {
     fn of(report: &CodingReport) -> CodingShape {
-        let CodingReport { state, done, blocks, seconds, reason } = report;
+        let CodingReport { state, done, blocks, seconds, is_read, reason } = report;
         CodingShape {
             state: state.name(),
             done: *done,
             blocks: *blocks,
             seconds: *seconds,
+            is_read: *is_read,
             reason: reason.clone(),
         }
     }
