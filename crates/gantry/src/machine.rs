@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::{CpuBackend, Groups};
 use device_cuda::{CudaBackend, CudaConfig};
-use meta::{DeviceId, DeviceKind};
+use meta::{ByteSize, DeviceId, DeviceKind};
 use placement::CodingPolicy;
+use runtime::CodedCache;
 
 use crate::cli::MachineArgs;
 use crate::environment;
@@ -22,6 +23,7 @@ pub(crate) struct Machine {
     simulated: Vec<SimSpec>,
     note: Option<String>,
     coding: CodingPolicy,
+    coded_cache: ByteSize,
 }
 
 /// `cuda:0=2`: one card opened as several logical devices.
@@ -71,8 +73,17 @@ impl Machine {
         }
         let simulated = args.sim_device.clone();
         let groups = host.groups().clone();
-        let coding = args.coded.policy();
-        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note, coding })
+        let (coding, coded_cache) = (args.coded.policy(), args.coded_cache);
+        Ok(Machine {
+            registry: Registry::new(devices),
+            cpu,
+            groups,
+            cuda,
+            simulated,
+            note,
+            coding,
+            coded_cache,
+        })
     }
 
     /// The CPU and two simulated devices.
@@ -85,6 +96,12 @@ impl Machine {
     /// Which weights travel to its devices losslessly coded.
     pub(crate) fn coding(&self) -> CodingPolicy {
         self.coding
+    }
+
+    /// Where coded weights are kept for the next start, if they are.
+    pub(crate) fn coded_cache(&self) -> Option<CodedCache> {
+        let folder = environment::coded_cache_dir().filter(|_| self.coded_cache.0 > 0)?;
+        Some(CodedCache { folder, limit_bytes: self.coded_cache.0 })
     }
 
     /// All devices.

@@ -74,7 +74,7 @@ pub(crate) fn open_runtime(
         Some(id) => machine.registry().get(id)?.id(),
         None => first_accelerator(machine),
     };
-    let settings = Settings { coding: machine.coding(), ..settings };
+    let settings = Settings { coding: machine.coding(), coded_cache: machine.coded_cache(), ..settings };
     let mut runtime = Runtime::new(folders, machine.registry().clone(), compute, settings);
     for (key, name, bytes) in demo_model::FILES {
         runtime.offer_embedded(key, name, bytes);

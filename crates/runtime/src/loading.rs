@@ -9,7 +9,9 @@ use device::OutOfMemory;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
 use placement::{Amounts, CodingPolicy};
-use residency::{Cancel, CodingTime, LoadOptions, ModelId, Residency, Retention, Session, StreamStats};
+use residency::{
+    Cancel, CodingTime, LoadOptions, ModelId, Residency, Retention, Session, SideCars, StreamStats,
+};
 use tensor::Lane;
 
 use crate::Result;
@@ -279,6 +281,9 @@ impl Runtime {
             known.patches = patches;
         }
         let session = self.residency.open(known.id, cancel)?;
+        for note in self.residency.side_cars().map(SideCars::take_notes).unwrap_or_default() {
+            tracing::warn!("{note}");
+        }
         self.stats.begin(ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan));
         Ok(Opened {
             before: session.stats(),
