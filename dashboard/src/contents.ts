@@ -1,6 +1,6 @@
 // What is on a device, piece by piece: the arithmetic behind the bars.
 
-import type { Block, Device, Model } from './wire.ts';
+import type { Block, Coding, Device, Model } from './wire.ts';
 
 /**
  * - `resident`: weights that compute where they are
@@ -52,6 +52,18 @@ function piecesOn(device: string, model: Model): Piece[] {
 /** What a block takes where it lives. */
 function heldBytes(block: Block): number {
   return block.coded_bytes ?? block.bytes;
+}
+
+/** How far the coding of a model's blocks is, in words. */
+export function codingState(coding: Coding): string {
+  switch (coding.state) {
+    case 'coding':
+      return `coding ${coding.done} of ${coding.blocks}, steps run plain until then`;
+    case 'coded':
+      return coding.is_read ? 'coded, read from the cache' : 'coded';
+    case 'plain':
+      return `plain: ${coding.reason ?? 'they could not be coded'}`;
+  }
 }
 
 /** Bytes of the blocks that are losslessly coded, as they were and as they are. */

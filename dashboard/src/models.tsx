@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import type { Hues } from './devices.tsx';
-import { coded, kindOf } from './contents.ts';
+import { coded, codingState, kindOf } from './contents.ts';
 import { clock } from './format.ts';
 import { blockTimes } from './profile.ts';
 import { FREED, outcome, type FreeOutcome, type FreeRequest } from './free.ts';
@@ -127,6 +127,7 @@ function Blocks({ model }: { model: Model }) {
         {inCode.blocks > 0 && (
           <span data-coded={inCode.blocks}>
             , {inCode.blocks} of <Bytes count={inCode.plain} /> coded in <Bytes count={inCode.coded} />
+            {model.coding && <span data-coding={model.coding.state}> ({codingState(model.coding)})</span>}
           </span>
         )}
       </summary>

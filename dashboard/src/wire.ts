@@ -90,6 +90,19 @@ export interface Model {
   streamed: { blocks: number; bytes: number; stalls: number; stalled_seconds: number };
   /** Its latest step; none before it has computed. */
   profile?: StepProfile | null;
+  /** Of blocks that the plan wants losslessly coded; none if there are none. */
+  coding?: Coding | null;
+}
+
+export interface Coding {
+  /** `coding` while steps run plain and blocks are being coded; `plain` if they could not be. */
+  state: 'plain' | 'coding' | 'coded';
+  done: number;
+  blocks: number;
+  seconds: number;
+  /** Whether they were coded at an earlier start and only read. */
+  is_read: boolean;
+  reason?: string;
 }
 
 export interface ModelRun {

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { fieldOffset, handleAt, markedText, moveHandle, splitOf, splitText } from '../src/allocation.ts';
-import { headroom, holdings, merged, parts, sum, type Piece } from '../src/contents.ts';
+import { codingState, headroom, holdings, merged, parts, sum, type Piece } from '../src/contents.ts';
 import { drawnBy } from '../src/drawn.ts';
 import { against, bytes, exactBytes, percent, seconds } from '../src/format.ts';
 import { outcome } from '../src/free.ts';
@@ -230,4 +230,11 @@ test('the size of the latest job is read off its prompt', () => {
   assert.equal(drawnBy({ 2: sampler }), undefined);
   // A size that another node computes is not known here.
   assert.equal(drawnBy({ 1: { class_type: 'EmptyLatentImage', inputs: { width: ['5', 0], height: 64 } } }), undefined);
+});
+
+test('how far coding is stands in words', () => {
+  const coding = { done: 3, blocks: 57, seconds: 1, is_read: false };
+  assert.equal(codingState({ ...coding, state: 'coding' }), 'coding 3 of 57, steps run plain until then');
+  assert.equal(codingState({ ...coding, state: 'coded', is_read: true }), 'coded, read from the cache');
+  assert.equal(codingState({ ...coding, state: 'plain', reason: 'no memory' }), 'plain: no memory');
 });

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::source::Source;
 use crate::{Advice, Error};
@@ -75,6 +76,12 @@ impl EntryBytes {
     /// operating system.
     pub fn verify(&self) -> Result<(), Error> {
         self.source.verify()
+    }
+
+    /// The file's length and when it had last been changed as it was opened; none where there is no file, or the system does
+    /// not say.
+    pub fn file_stamp(&self) -> Option<(u64, SystemTime)> {
+        self.source.stamp()
     }
 
     /// An error if the file was found changed or damaged already. It costs nothing, so it can be asked often; what it

@@ -117,6 +117,15 @@ impl Source {
         Ok(())
     }
 
+    /// Its length and when it had last been changed as it was opened; none of bytes in memory, or where the system does not
+    /// say.
+    pub(crate) fn stamp(&self) -> Option<(u64, SystemTime)> {
+        match &self.bytes {
+            Bytes::Mapped { modified, .. } => Some((self.len(), (*modified)?)),
+            Bytes::Memory(_) => None,
+        }
+    }
+
     /// Whether nobody found the file changed or damaged so far. Asks no system, so it costs nothing.
     pub(crate) fn is_intact(&self) -> bool {
         match &self.bytes {

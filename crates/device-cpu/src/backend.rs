@@ -1,6 +1,6 @@
 //! The CPU as a backend.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use device::{
     Backend, Cancel, Capabilities, Description, Error, HostExecutor, HostStream, Ledger, Memory, MemoryInfo,
@@ -9,6 +9,7 @@ use device::{
 use meta::{DType, DeviceId};
 
 use crate::memory::{self, HostPool};
+use crate::spare::{SpareExecutor, SpareThreads};
 use crate::stop::work_for;
 use crate::{Groups, access, ops};
 
@@ -18,6 +19,8 @@ pub struct CpuBackend {
     name: String,
     total: u64,
     groups: Groups,
+    /// Started when somebody first wants work done that nobody waits for.
+    spare: OnceLock<Arc<SpareThreads>>,
 }
 
 impl CpuBackend {
@@ -37,7 +40,7 @@ impl CpuBackend {
         let name = if brand.is_empty() { "CPU".into() } else { brand.to_owned() };
         let physical = system.as_ref().map_or(0, sysinfo::System::total_memory);
         let total = groups.memory().map_or(physical, |group| group.limit.min(physical));
-        CpuBackend { pool: Arc::default(), name, total, groups }
+        CpuBackend { pool: Arc::default(), name, total, groups, spare: OnceLock::new() }
     }
 
     /// All memory in bytes that this process may use: the host's, or its container's if that is less.
@@ -115,7 +118,14 @@ impl Backend for CpuBackend {
     }
 
     fn open_stream(&self, kind: StreamKind, _ledger: &Ledger) -> Result<Arc<dyn StreamBackend>> {
-        Ok(Arc::new(HostStream::new(self.executor(), kind)))
+        let executor: Arc<dyn HostExecutor> = match kind {
+            StreamKind::Compute | StreamKind::Copy => self.executor(),
+            StreamKind::Background => {
+                let threads = self.spare.get_or_init(SpareThreads::start);
+                Arc::new(SpareExecutor { threads: Arc::clone(threads) })
+            }
+        };
+        Ok(Arc::new(HostStream::new(executor, kind)))
     }
 
     fn supports(&self, call: &OpCall) -> Result<(), String> {
@@ -133,7 +143,7 @@ impl Backend for CpuBackend {
 }
 
 /// Runs kernels in the caller's thread and rayon's pool.
-struct CpuExecutor;
+pub(crate) struct CpuExecutor;
 
 impl HostExecutor for CpuExecutor {
     fn run(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {

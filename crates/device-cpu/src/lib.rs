@@ -10,6 +10,7 @@ mod backend;
 mod groups;
 mod memory;
 mod ops;
+mod spare;
 mod stop;
 mod tiles;
 

@@ -175,6 +175,8 @@ pub enum StreamKind {
     Compute,
     /// Copies that run beside computing.
     Copy,
+    /// Operations that nobody waits for: a device that has spare threads does them there, behind everything else.
+    Background,
 }
 
 /// What a device is.

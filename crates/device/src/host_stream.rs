@@ -50,7 +50,7 @@ enum Command {
 }
 
 impl HostStream {
-    /// A compute stream works in the caller's thread; a copy stream starts a thread.
+    /// A copy stream starts a thread; any other works in the caller's.
     pub fn new(executor: Arc<dyn HostExecutor>, kind: StreamKind) -> HostStream {
         let worker = (kind == StreamKind::Copy).then(|| Worker::start(Arc::clone(&executor)));
         HostStream { executor, worker }

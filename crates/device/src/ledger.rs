@@ -160,6 +160,21 @@ impl Reservation {
         self.bytes
     }
 
+    /// Part of the promise, as one of its own: so many bytes, or what is left.
+    #[must_use]
+    pub fn split(&mut self, bytes: u64) -> Reservation {
+        let taken = bytes.min(self.bytes);
+        self.bytes -= taken;
+        Reservation { account: Arc::clone(&self.account), bytes: taken }
+    }
+
+    /// One promise for the bytes of both, if they are of the same ledger; another's is given back.
+    pub fn join(&mut self, mut other: Reservation) {
+        if Arc::ptr_eq(&self.account, &other.account) {
+            self.bytes += std::mem::take(&mut other.bytes);
+        }
+    }
+
     /// Turns part of the promise into bytes in use. Asking for more than is left of it is answered as
     /// if only the rest of the promise were available.
     pub fn charge(&mut self, bytes: u64) -> Result<Charge, OutOfMemory> {

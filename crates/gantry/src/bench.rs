@@ -1,6 +1,7 @@
 //! `gantry bench`: measurements, with the peer beside us in the same run where it is installed.
 
 mod codec;
+mod coding;
 mod cpu;
 mod launches;
 mod load;
@@ -23,6 +24,7 @@ use crate::machine::Machine;
 /// Measures what was asked for.
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
+        BenchCase::Coding => coding::run(machine, args),
         BenchCase::Codec => codec::run(machine, args),
         BenchCase::Cpu => cpu::run(machine, args),
         BenchCase::Launches => launches::run(machine, args),

@@ -15,7 +15,7 @@ use std::str::FromStr;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use device::SimSpec;
-use meta::DeviceId;
+use meta::{ByteSize, DeviceId};
 use placement::CodingPolicy;
 use residency::Products;
 
@@ -71,11 +71,14 @@ pub(crate) struct MachineArgs {
         long,
         global = true,
         value_enum,
-        default_value = "off",
+        default_value = CODED,
         value_name = "WHEN",
         help_heading = "Devices"
     )]
     pub(crate) coded: Coded,
+    /// The most that coded weights may take in the cache folder, where the next start finds them; 0gb keeps none
+    #[arg(long, global = true, default_value = CODED_CACHE, value_name = "SIZE", help_heading = "Devices")]
+    pub(crate) coded_cache: ByteSize,
     /// Trade precision for speed in one way (repeatable)
     #[arg(long, global = true, value_enum, value_name = "WAY", help_heading = "Devices")]
     pub(crate) fast: Vec<Fast>,
@@ -102,6 +105,11 @@ pub(crate) enum Fast {
     #[value(name = "fp8_matrix_mult")]
     Fp8MatrixMult,
 }
+
+/// Which weights are coded where nothing is said.
+const CODED: &str = "off";
+/// What coded weights may take in the cache folder where nothing is said: a few models.
+const CODED_CACHE: &str = "60gb";
 
 /// Which weights are coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -185,6 +193,9 @@ pub(crate) enum Command {
         Exit status: 0 nothing is broken, 3 something does not work, 1 failure, 2 wrong usage."
     )]
     Doctor(DoctorArgs),
+    /// List the losslessly coded weights that are kept for the next start, or remove them
+    #[command(after_help = "Examples:\n  gantry cache\n  gantry cache --clear")]
+    Cache(CacheListArgs),
     /// Show the devices of this machine, their memory and measured bandwidths
     #[command(after_help = "Examples:\n  gantry devices\n  gantry devices --sim-device 8gb@12gbps --json")]
     Devices(Output),
@@ -240,6 +251,16 @@ pub(crate) struct Output {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `cache`.
+#[derive(Args, Debug)]
+pub(crate) struct CacheListArgs {
+    /// Remove all of them; a model that runs with one keeps it until it is unloaded
+    #[arg(long)]
+    pub(crate) clear: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// Arguments of `demo`.
@@ -495,10 +516,10 @@ pub(crate) struct BenchArgs {
     /// Be one side of `bench cpu`, which starts this itself
     #[arg(long, hide = true)]
     pub(crate) answer: bool,
-    /// The model file of `bench load`, where one of a family's released size is written if none is named, and of `bench codec`
+    /// The model file of `bench load` and `bench coding`, where one of a family's released size is written if none is named, and of `bench codec`
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// The family whose released size `bench step` and `bench load` take, by its short name; the first one if none is named
+    /// The family whose released size `bench step`, `bench load` and `bench coding` take, by its short name; the first one if none is named
     #[arg(long, value_name = "NAME")]
     pub(crate) family: Option<String>,
     /// Width and height of the picture or video of `bench step`; what the family's models are usually measured with if
@@ -539,6 +560,8 @@ pub(crate) struct BenchArgs {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum BenchCase {
+    /// Coding a model while steps run: how long it takes, by how much steps are slower, and what the next start saves
+    Coding,
     /// Lossless coding of weights: speed of one core and of a device, and how far weights shrink
     Codec,
     /// Whole steps of large blocks and of an autoencoder on the CPU

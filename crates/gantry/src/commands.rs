@@ -1,6 +1,7 @@
 //! The commands.
 
 mod about;
+mod cache;
 mod check;
 mod config;
 mod demo;
@@ -50,6 +51,7 @@ pub(crate) fn run(cli: &Cli, notes: &[String]) -> Result<ExitCode> {
         Command::Demo(args) => demo::run(&Machine::open(&cli.machine)?, args),
         Command::Draw(args) => draw::run(&Machine::open(&cli.machine)?, args),
         Command::Doctor(args) => doctor::run(&cli.machine, args),
+        Command::Cache(args) => cache::run(&cli.machine, args),
         Command::Devices(output) => devices::run(&Machine::open(&cli.machine)?, *output),
         Command::Inspect(args) => inspect::run(args),
         Command::Plan(args) => plan::run(&Machine::open(&cli.machine)?, args),

@@ -16,6 +16,11 @@ pub(crate) fn kernel_cache_dir() -> Option<PathBuf> {
     cache_dir().map(|dir| dir.join("kernels"))
 }
 
+/// Where losslessly coded weights are kept for the next start.
+pub(crate) fn coded_cache_dir() -> Option<PathBuf> {
+    cache_dir().map(|dir| dir.join("coded"))
+}
+
 /// Where what was measured of this machine is kept.
 pub(crate) fn profile_file() -> Option<PathBuf> {
     cache_dir().map(|dir| dir.join("machine.json"))

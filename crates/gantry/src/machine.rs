@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail};
 use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::{CpuBackend, Groups};
 use device_cuda::{CudaBackend, CudaConfig};
-use meta::{DeviceId, DeviceKind};
+use meta::{ByteSize, DeviceId, DeviceKind};
 use placement::CodingPolicy;
 use residency::Products;
+use runtime::CodedCache;
 
 use crate::cli::MachineArgs;
 use crate::environment;
@@ -24,6 +25,7 @@ pub(crate) struct Machine {
     note: Option<String>,
     coding: CodingPolicy,
     products: Products,
+    coded_cache: ByteSize,
 }
 
 /// `cuda:0=2`: one card opened as several logical devices.
@@ -73,8 +75,18 @@ impl Machine {
         }
         let simulated = args.sim_device.clone();
         let groups = host.groups().clone();
-        let (coding, products) = (args.coded.policy(), args.products());
-        Ok(Machine { registry: Registry::new(devices), cpu, groups, cuda, simulated, note, coding, products })
+        let (coding, products, coded_cache) = (args.coded.policy(), args.products(), args.coded_cache);
+        Ok(Machine {
+            registry: Registry::new(devices),
+            cpu,
+            groups,
+            cuda,
+            simulated,
+            note,
+            coding,
+            products,
+            coded_cache,
+        })
     }
 
     /// The CPU and two simulated devices.
@@ -92,6 +104,12 @@ impl Machine {
     /// Which products of diffusion models are of 8 bits, where loaders say nothing else.
     pub(crate) fn products(&self) -> Products {
         self.products
+    }
+
+    /// Where coded weights are kept for the next start, if they are.
+    pub(crate) fn coded_cache(&self) -> Option<CodedCache> {
+        let folder = environment::coded_cache_dir().filter(|_| self.coded_cache.0 > 0)?;
+        Some(CodedCache { folder, limit_bytes: self.coded_cache.0 })
     }
 
     /// All devices.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use golden::{Case, GoldenFolder, ModelsFolder, Tolerance};
-use meta::DType;
+use meta::{ByteSize, DType};
 use runtime::folders::{Folders, Layout};
 use testkit::ScratchDir;
 
@@ -35,6 +35,8 @@ pub(crate) fn run(machine: &MachineArgs, args: &SelftestArgs, folder: &Path) -> 
     let mut hows = if args.how.is_empty() { How::ALL.to_vec() } else { args.how.clone() };
     hows.sort_unstable();
     hows.dedup();
+    // What is compared is computed anew.
+    let machine = &MachineArgs { coded_cache: ByteSize(0), ..machine.clone() };
     let places = Places::open(machine, args.device.first().copied(), dtype, &hows)?;
     let scratch = ScratchDir::new()?;
     let kept = args.models.clone().unwrap_or_else(|| scratch.join("models"));

@@ -77,7 +77,8 @@ pub(crate) fn open_runtime(
     };
     // What is to be exact whatever was asked for stays so.
     let products = if settings.products == Products::Exact { Products::Exact } else { machine.products() };
-    let settings = Settings { coding: machine.coding(), products, ..settings };
+    let (coding, coded_cache) = (machine.coding(), machine.coded_cache());
+    let settings = Settings { coding, products, coded_cache, ..settings };
     let mut runtime = Runtime::new(folders, machine.registry().clone(), compute, settings);
     for (key, name, bytes) in demo_model::FILES {
         runtime.offer_embedded(key, name, bytes);

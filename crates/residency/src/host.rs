@@ -7,7 +7,7 @@ use std::sync::Arc;
 use checkpoint::EntryBytes;
 use device::{Buffer, Device, Reservation, Result, SharedBytes, Span, Stream};
 
-use crate::coding::CodedBlock;
+use crate::coding::{CodedBlock, FoundCoded};
 use crate::layout::BlockLayout;
 use crate::manifest::WeightSpec;
 use crate::needs::HostSource;
@@ -22,6 +22,8 @@ pub(crate) enum HostBlock {
     Packed(Buffer),
     /// Losslessly coded.
     Coded(CodedBlock),
+    /// The same in a file of an earlier start.
+    Found(Box<FoundCoded>),
 }
 
 /// The parts of files that hold streamed blocks, pinned where they lie.
@@ -40,13 +42,23 @@ impl PinnedFiles {
         device: &Device,
         blocks: impl Iterator<Item = &'a [WeightSpec]>,
     ) -> Result<Option<PinnedFiles>> {
+        PinnedFiles::over(
+            device,
+            blocks.map(|specs| specs.iter().flat_map(WeightSpec::pieces).cloned().collect()),
+        )
+    }
+
+    /// Pins these bytes of files, with what else lies on their pages; none where the device cannot.
+    pub(crate) fn over(
+        device: &Device,
+        pieces: impl Iterator<Item = Vec<EntryBytes>>,
+    ) -> Result<Option<PinnedFiles>> {
         if !device.pins_in_place() {
             return Ok(None);
         }
         let mut regions: Vec<EntryBytes> = Vec::new();
-        for specs in blocks {
-            let mut pieces: Vec<EntryBytes> =
-                specs.iter().flat_map(WeightSpec::pieces).map(EntryBytes::whole_pages).collect();
+        for pieces in pieces {
+            let mut pieces: Vec<EntryBytes> = pieces.iter().map(EntryBytes::whole_pages).collect();
             pieces.sort_by_key(|piece| piece.place().start);
             pieces.into_iter().for_each(|piece| add_region(&mut regions, piece));
         }
@@ -62,16 +74,22 @@ impl PinnedFiles {
     /// A block's pieces, cut where a region ends.
     fn block(&self, specs: &[WeightSpec], layout: &BlockLayout) -> Option<Vec<(usize, Span)>> {
         let mut pieces = Vec::new();
-        for (mut offset, mut bytes) in layout.joined_pieces(specs) {
-            while !bytes.is_empty() {
-                let (region, buffer) =
-                    self.regions.iter().find(|(region, _)| region.holds_start_of(&bytes))?;
-                let start = bytes.place().start - region.place().start;
-                let len = bytes.len().min(region.len() - start);
-                pieces.push((offset, buffer.span(start..start + len).ok()?));
-                bytes = bytes.slice(len..bytes.len());
-                offset += len;
-            }
+        for (offset, bytes) in layout.joined_pieces(specs) {
+            pieces.extend(self.pieces(offset, bytes)?);
+        }
+        Some(pieces)
+    }
+
+    /// Bytes that go to `offset`, cut where a region ends; none if they are not pinned.
+    pub(crate) fn pieces(&self, mut offset: usize, mut bytes: EntryBytes) -> Option<Vec<(usize, Span)>> {
+        let mut pieces = Vec::new();
+        while !bytes.is_empty() {
+            let (region, buffer) = self.regions.iter().find(|(region, _)| region.holds_start_of(&bytes))?;
+            let start = bytes.place().start - region.place().start;
+            let len = bytes.len().min(region.len() - start);
+            pieces.push((offset, buffer.span(start..start + len).ok()?));
+            bytes = bytes.slice(len..bytes.len());
+            offset += len;
         }
         Some(pieces)
     }
@@ -123,7 +141,7 @@ impl HostBlock {
     pub(crate) fn to_fill(&self) -> Option<&Buffer> {
         match self {
             HostBlock::Packed(buffer) => Some(buffer),
-            HostBlock::Mapped(_) | HostBlock::Pinned(_) | HostBlock::Coded(_) => None,
+            HostBlock::Mapped(_) | HostBlock::Pinned(_) | HostBlock::Coded(_) | HostBlock::Found(_) => None,
         }
     }
 
@@ -141,6 +159,7 @@ impl HostBlock {
         let mut moved = 0;
         match self {
             HostBlock::Coded(block) => moved += block.copy_to(stream, target)?,
+            HostBlock::Found(block) => moved += block.checked()?.copy_to(stream, target)?,
             HostBlock::Packed(buffer) => {
                 stream.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
                 moved += buffer.len() as u64;

@@ -17,7 +17,9 @@
 
 mod blocks;
 mod cast;
+mod checker;
 mod claim;
+mod coder;
 mod coding;
 mod companion;
 mod error;
@@ -33,14 +35,17 @@ mod profile;
 mod retention;
 mod ring;
 mod session;
+mod sidecar;
 mod snapshot;
 mod staged;
 mod staging;
 mod store;
+mod streaming;
 mod tables;
 
 pub use blocks::BlockNames;
 pub use claim::ModelClaim;
+pub use coder::{CodingReport, CodingState, CodingTime};
 pub use companion::{Companion, Companions};
 pub use device::Cancel;
 pub use error::{Error, Result};
@@ -52,5 +57,6 @@ pub use profile::{BlockProfile, CopyProfile, StepProfile};
 pub use retention::Retention;
 pub use ring::StreamStats;
 pub use session::{Lease, LinearPart, Session};
+pub use sidecar::{SideCar, SideCars};
 pub use snapshot::{Snapshot, SnapshotSeries};
 pub use store::{LoadOptions, Opening, Residency};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use device::Registry;
-use meta::{DType, DeviceId};
+use meta::DeviceId;
 use patch::PatchSet;
 use placement::Plan;
 
@@ -14,9 +14,10 @@ use crate::claim::Usage;
 use crate::manifest::Manifest;
 use crate::needs::Bytes;
 use crate::retention::Retention;
+use crate::sidecar::SideCars;
 use crate::staged::Staged;
-use crate::staging::{Staging, Use};
-use crate::{LoadOptions, Opening, Result, StepProfile, StreamStats};
+use crate::staging::{Staging, StagingOptions, Use};
+use crate::{CodingReport, LoadOptions, Opening, Result, StepProfile, StreamStats};
 
 /// A loaded model's name in the registry. It is never given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,13 +55,15 @@ pub struct ModelReport {
     pub stats: StreamStats,
     /// Where the time of its latest step went, if it has made one.
     pub profile: Option<StepProfile>,
+    /// How its blocks are kept that its plan wants coded; none while it is only registered, or if there are none.
+    pub coding: Option<CodingReport>,
 }
 
 /// A model in the registry: its weights, and the stagings that have copies of them.
 pub(crate) struct LoadedModel {
     id: ModelId,
     manifest: Manifest,
-    dtype: Option<DType>,
+    options: StagingOptions,
     usage: Arc<Usage>,
     /// Held for a moment at a time, and never while copies are made, changed or freed.
     state: Mutex<State>,
@@ -99,9 +102,11 @@ impl LoadedModel {
         plan: Plan,
         devices: &Registry,
         options: LoadOptions,
+        cars: Option<Arc<SideCars>>,
     ) -> Result<LoadedModel> {
-        let LoadOptions { retention, dtype, .. } = options;
-        let main = Staging::new(&manifest, plan, devices, dtype, PatchSet::new())?;
+        let LoadOptions { retention, dtype, coding, .. } = options;
+        let options = StagingOptions { dtype, coding, cars };
+        let main = Staging::new(&manifest, plan, devices, options.clone(), PatchSet::new())?;
         let state = State {
             retention,
             patches: PatchSet::new(),
@@ -109,7 +114,7 @@ impl LoadedModel {
             last_used: SystemTime::now(),
         };
         let (usage, state, used_at) = (Arc::default(), Mutex::new(state), AtomicU64::new(0));
-        Ok(LoadedModel { id, manifest, dtype, usage, state, used_at })
+        Ok(LoadedModel { id, manifest, options, usage, state, used_at })
     }
 
     pub(crate) fn id(&self) -> ModelId {
@@ -182,7 +187,8 @@ impl LoadedModel {
         }
         let plan = plan.or_else(|| there.first().map(|staging| staging.plan().clone()));
         let plan = plan.unwrap_or_else(|| state.main().plan().clone());
-        let staging = Arc::new(Staging::new(&self.manifest, plan, devices, self.dtype, patches.clone())?);
+        let staging =
+            Arc::new(Staging::new(&self.manifest, plan, devices, self.options.clone(), patches.clone())?);
         let used = staging.use_it();
         state.forget_places();
         state.stagings.push(staging);
@@ -239,7 +245,7 @@ impl LoadedModel {
         let state = self.lock();
         let (plan, mut bytes, mut stats) =
             (state.main().plan().clone(), Bytes::new(), StreamStats::default());
-        let mut profile = None;
+        let (mut profile, mut coding) = (None, None);
         let copies = state.stagings.iter().filter_map(|staging| Some((staging, staging.staged()?)));
         let copies: Vec<(&Arc<Staging>, Arc<Staged>)> = copies.collect();
         for (staging, staged) in &copies {
@@ -249,6 +255,7 @@ impl LoadedModel {
             }
             stats += staged.stats();
             profile = profile.or_else(|| staged.recorder().latest());
+            coding = coding.or_else(|| staged.coding());
         }
         ModelReport {
             id: self.id,
@@ -262,6 +269,7 @@ impl LoadedModel {
             last_used: state.last_used,
             stats,
             profile,
+            coding,
         }
     }
 

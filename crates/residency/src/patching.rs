@@ -260,8 +260,10 @@ impl Staged {
         slot: usize,
         weights: &[Weight],
     ) -> Result<()> {
-        let (Some(merges), Some(ring)) = (patching.merges(block), self.ring()) else { return Ok(()) };
-        ring.merge_once(slot, || {
+        let (Some(merges), Some(streaming)) = (patching.merges(block), self.streaming()) else {
+            return Ok(());
+        };
+        streaming.merge_once(slot, || {
             for (place, merge) in merges {
                 merge.apply_to(&weights[*place])?;
             }
@@ -272,8 +274,8 @@ impl Staged {
     /// Lets streamed blocks whose patches changed arrive again.
     fn refill(&self, blocks: &BTreeSet<usize>) {
         let positions = blocks.iter().filter_map(|block| self.position(*block)).collect();
-        if let Some(ring) = self.ring() {
-            ring.refill(&positions);
+        if let Some(streaming) = self.streaming() {
+            streaming.refill(&positions);
         }
     }
 }

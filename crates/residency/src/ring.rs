@@ -32,6 +32,7 @@ impl Source {
     pub(crate) fn coded(&self) -> Option<&CodedBlock> {
         match self {
             Source::Host(HostBlock::Coded(block)) | Source::Here(block) => Some(block),
+            Source::Host(HostBlock::Found(block)) => Some(&block.coded),
             Source::Host(_) | Source::Donor(_) => None,
         }
     }
@@ -74,10 +75,12 @@ pub(crate) struct Ring {
 }
 
 struct State {
-    /// Of the blocks that travel, in order of use, and behind them of those that stay coded.
+    /// Of the blocks that pass through the slots or are decoded in a room, in order of use.
     sources: Vec<Source>,
-    /// How many travel.
-    travelling: usize,
+    /// Of those that travel, the positions among the sources.
+    travelling: Vec<usize>,
+    /// Of each source its place among those that travel.
+    places: Vec<Option<usize>>,
     slots: Vec<Slot>,
     /// Where coded blocks are decoded.
     rooms: Vec<Room>,
@@ -117,7 +120,7 @@ impl Room {
 
 #[derive(Default)]
 struct Slot {
-    /// Position in the order of use of the block it holds.
+    /// The block that it holds, by its place among those that travel.
     holds: Option<usize>,
     arrived: Option<Event>,
     /// The marks of its latest copy.
@@ -129,17 +132,20 @@ struct Slot {
 }
 
 impl Ring {
-    /// A ring over these slots for blocks that travel in this order of use, and behind them those that stay coded; with a
-    /// room to decode in where some are coded.
+    /// A ring over these slots for blocks in this order of use, with a room to decode in where some are coded.
     pub(crate) fn new(
         device: &Device,
         slots: Vec<Buffer>,
         room: Option<Buffer>,
         sources: Vec<Source>,
     ) -> Result<Ring> {
-        let travels = |source: &&Source| !matches!(source, Source::Here(_));
+        let travels = |position: &usize| !matches!(sources[*position], Source::Here(_));
+        let travelling: Vec<usize> = (0..sources.len()).filter(travels).collect();
+        let mut places = vec![None; sources.len()];
+        travelling.iter().enumerate().for_each(|(place, position)| places[*position] = Some(place));
         let state = State {
-            travelling: sources.iter().filter(travels).count(),
+            travelling,
+            places,
             sources,
             rooms: room.into_iter().map(Room::new).collect(),
             slots: slots.iter().map(|_| Slot::default()).collect(),
@@ -168,15 +174,13 @@ impl Ring {
         if let Some(room) = self.enter(position) {
             return Ok(room);
         }
-        if position >= self.lock().travelling {
-            return self.decode(position, None);
-        }
-        let slot = self.arrive(position, compute)?;
+        let Some(place) = self.lock().places[position] else { return self.decode(position, None) };
+        let slot = self.arrive(place, compute)?;
         if self.lock().sources[position].coded().is_none() {
             return Ok((slot, self.slots[slot].clone()));
         }
         let decoded = self.decode(position, Some(slot));
-        self.leave_slot(position, slot);
+        self.leave_slot(place, slot);
         decoded
     }
 
@@ -187,7 +191,9 @@ impl Ring {
         let room = &mut state.rooms[index];
         room.leases += 1;
         let entered = (self.slots.len() + index, room.buffer.clone());
-        self.run_ahead(&mut state, position);
+        if let Some(place) = state.places[position] {
+            self.run_ahead(&mut state, place);
+        }
         Some(entered)
     }
 
@@ -224,26 +230,27 @@ impl Ring {
     }
 
     /// The block in a slot has been decoded, or could not be: the slot may be filled again once that is done.
-    fn leave_slot(&self, position: usize, slot: usize) {
+    fn leave_slot(&self, place: usize, slot: usize) {
         self.release(slot);
         let mut state = self.lock();
         // What was decoded is in a room now; a block that is copied again is not looked for here.
-        if state.slots[slot].holds == Some(position) && state.slots[slot].leases == 0 {
+        if state.slots[slot].holds == Some(place) && state.slots[slot].leases == 0 {
             state.slots[slot].forget();
         }
-        self.run_ahead(&mut state, position);
+        self.run_ahead(&mut state, place);
     }
 
-    /// Makes later work of the compute stream wait until the block is in a slot, which is leased.
-    fn arrive(&self, position: usize, compute: &Stream) -> Result<usize> {
-        let (slot, arrived, inherited) = self.place(position)?;
+    /// Makes later work of the compute stream wait until the block at a place among those that travel is in a slot, which
+    /// is leased.
+    fn arrive(&self, place: usize, compute: &Stream) -> Result<usize> {
+        let (slot, arrived, inherited) = self.place(place)?;
         let Err(error) = self.wait(&arrived, compute) else { return Ok(slot) };
         self.give_up(slot, &error);
         // A copy that failed for an earlier session is no failure of this one.
         if !inherited || error == Error::Cancelled {
             return Err(error);
         }
-        let (slot, arrived, _) = self.place(position)?;
+        let (slot, arrived, _) = self.place(place)?;
         match self.wait(&arrived, compute) {
             Ok(()) => Ok(slot),
             Err(error) => {
@@ -255,22 +262,22 @@ impl Ring {
 
     /// Finds the slot of a block, starting its copy if there is none, and leases it. Answers also when the
     /// block will have arrived, and whether an earlier session started the copy.
-    fn place(&self, position: usize) -> Result<(usize, Event, bool)> {
+    fn place(&self, place: usize) -> Result<(usize, Event, bool)> {
         let mut state = self.lock();
         if let Some(failure) = state.failure.take() {
             return Err(failure);
         }
-        let held = state.slots.iter().position(|slot| slot.holds == Some(position) && slot.arrived.is_some());
+        let held = state.slots.iter().position(|slot| slot.holds == Some(place) && slot.arrived.is_some());
         let slot = match held {
             Some(slot) => slot,
             None => {
-                let slot = state.free_slot(position, 0).ok_or_else(|| self.all_leased())?;
-                self.start_copy(&mut state, slot, position)?;
+                let slot = state.free_slot(place, 0).ok_or_else(|| self.all_leased())?;
+                self.start_copy(&mut state, slot, place)?;
                 slot
             }
         };
         state.slots[slot].leases += 1;
-        self.run_ahead(&mut state, position);
+        self.run_ahead(&mut state, place);
         let arrived = state.slots[slot].arrived.clone().ok_or_else(|| self.all_leased())?;
         Ok((slot, arrived, state.slots[slot].session != state.session))
     }
@@ -307,8 +314,8 @@ impl Ring {
                 return;
             }
         }
-        if let Some(position) = state.slots[slot].holds {
-            self.run_ahead(&mut state, position);
+        if let Some(place) = state.slots[slot].holds {
+            self.run_ahead(&mut state, place);
         }
     }
 
@@ -344,9 +351,10 @@ impl Ring {
     /// has it, and stays.
     pub(crate) fn refill(&self, positions: &BTreeSet<usize>) {
         let mut state = self.lock();
-        for (slot, merged) in state.slots.iter_mut().zip(&self.merged) {
-            if slot.holds.is_some_and(|position| positions.contains(&position)) && *lock(merged) != Merged::No
-            {
+        let State { travelling, slots, .. } = &mut *state;
+        for (slot, merged) in slots.iter_mut().zip(&self.merged) {
+            let named = slot.holds.is_some_and(|place| positions.contains(&travelling[place]));
+            if named && *lock(merged) != Merged::No {
                 slot.forget();
             }
         }
@@ -362,6 +370,37 @@ impl Ring {
         *lock(&self.stats)
     }
 
+    /// How many of its blocks are coded.
+    pub(crate) fn coded_blocks(&self) -> usize {
+        self.lock().sources.iter().filter(|source| source.coded().is_some()).count()
+    }
+
+    /// Whether nobody has leased anything of it, so that another may take its place.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.slots.iter().all(|slot| slot.leases == 0) && state.rooms.iter().all(|room| room.leases == 0)
+    }
+
+    /// Waits until nothing on the device uses it.
+    pub(crate) fn drain(&self) -> Result<()> {
+        self.copies.synchronize()?;
+        self.compute.synchronize()
+    }
+
+    /// Its sources, once it is not used any more, and what it did so far. Its slots are given back.
+    pub(crate) fn into_sources(self) -> (Vec<Source>, StreamStats) {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let stats = self.stats.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (state.sources, stats)
+    }
+
+    /// The ring counts on from what another did before.
+    #[must_use]
+    pub(crate) fn counting_from(self, stats: StreamStats) -> Ring {
+        *lock(&self.stats) = stats;
+        self
+    }
+
     /// The copy that brought the block in a slot.
     pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
         let state = self.lock();
@@ -371,27 +410,24 @@ impl Ring {
         }
     }
 
-    /// Starts copies of the blocks after `position`, as far as slots are free for them. A copy that cannot
+    /// Starts copies of the blocks after the one at `place` among those that travel, as far as slots are free for them. A copy that cannot
     /// be started now is started again when its block is leased, and fails there if it must.
-    fn run_ahead(&self, state: &mut State, position: usize) {
-        let blocks = state.travelling;
-        if position >= blocks {
-            return;
-        }
+    fn run_ahead(&self, state: &mut State, place: usize) {
+        let blocks = state.travelling.len();
         for ahead in 1..=self.slots.len().min(blocks - 1) {
-            let next = (position + ahead) % blocks;
+            let next = (place + ahead) % blocks;
             if state.slots.iter().any(|slot| slot.holds == Some(next)) {
                 continue;
             }
-            let Some(slot) = state.free_slot(position, ahead) else { break };
+            let Some(slot) = state.free_slot(place, ahead) else { break };
             if self.start_copy(state, slot, next).is_err() {
                 break;
             }
         }
     }
 
-    fn start_copy(&self, state: &mut State, slot: usize, position: usize) -> Result<()> {
-        let State { sources, slots, session, .. } = state;
+    fn start_copy(&self, state: &mut State, slot: usize, place: usize) -> Result<()> {
+        let State { sources, travelling, slots, session, .. } = state;
         slots[slot].holds = None;
         *lock(&self.merged[slot]) = Merged::No;
         if let Some(last_use) = slots[slot].last_use.take() {
@@ -399,7 +435,7 @@ impl Ring {
         }
         let target = &self.slots[slot];
         let begin = self.copies.record_timed()?;
-        let bytes = match &sources[position] {
+        let bytes = match &sources[travelling[place]] {
             Source::Host(block) => block.copy_to(&self.copies, target)?,
             Source::Here(block) => block.copy_to(&self.copies, target)?,
             Source::Donor(buffer) => {
@@ -414,7 +450,7 @@ impl Ring {
         let end = self.copies.record_timed()?;
         slots[slot].arrived = Some(end.clone());
         slots[slot].copy = Some(CopyMarks { begin, end, bytes });
-        slots[slot].holds = Some(position);
+        slots[slot].holds = Some(place);
         slots[slot].session = *session;
         Ok(())
     }
@@ -467,11 +503,11 @@ impl Slot {
 }
 
 impl State {
-    /// A slot that nobody uses and whose block is not needed before the one `ahead` of `position`: an
+    /// A slot that nobody uses and whose block is not needed before the one `ahead` of `place`: an
     /// empty one, else the one that is needed last.
-    fn free_slot(&self, position: usize, ahead: usize) -> Option<usize> {
-        let blocks = self.travelling;
-        let until_use = |holds: usize| (holds + blocks - position) % blocks;
+    fn free_slot(&self, place: usize, ahead: usize) -> Option<usize> {
+        let blocks = self.travelling.len();
+        let until_use = |holds: usize| (holds + blocks - place) % blocks;
         let candidates = self.slots.iter().enumerate().filter(|(_, slot)| slot.leases == 0);
         let ranked = candidates.map(|(index, slot)| (slot.holds.map_or(usize::MAX, until_use), index));
         // A block that was just used has distance 0, but is needed again only after a whole step.

@@ -42,15 +42,17 @@ impl Session {
         cancel: Cancel,
         reference: Reference,
     ) -> Session {
-        staged.begin_session();
+        staged.begin_session(&cancel);
         let lanes = staged.lanes().iter().map(|(id, lane)| (*id, lane.with_cancel(&cancel))).collect();
         let patching = staged.patching();
         let manifest = model.manifest();
         let on_host = staging.staging().plan().blocks.iter().enumerate();
-        let on_host = on_host.filter(|(_, block)| block.home.kind == DeviceKind::Cpu);
+        let on_host =
+            on_host.filter(|(_, block)| block.home.kind == DeviceKind::Cpu || block.is_kept_coded());
         let mut files = Manifest::files_of(on_host.flat_map(|(index, _)| manifest.weights_of(index)));
         files.extend(Manifest::files_of(manifest.tables()));
         files.extend(patching.files());
+        files.extend(staged.files().iter().cloned());
         Session { patching, staged, staging, model, cancel, lanes, files, _reference: reference }
     }
 

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use device::{Buffer, Cancel, Device, Operand, Registry, Stream, StreamKind};
+use checkpoint::EntryBytes;
+use device::{Buffer, Cancel, Device, Operand, Registry, Span, Stream, StreamKind};
 use meta::{DType, DeviceId, DeviceKind};
 use placement::{BlockMode, BlockPlan, Plan};
 use tensor::{Lane, Weight};
 
 use crate::cast;
-use crate::coding::CodedBlock;
+use crate::checker::Checker;
+use crate::coder::{Coder, CodingTime, Keeping, Late, Task};
+use crate::coding::{CodedBlock, FoundCoded};
 use crate::host::{self, HostBlock, PinnedFiles};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
@@ -19,40 +22,55 @@ use crate::needs::{self, Bytes, HostSource};
 use crate::patching::{Patching, Reserved};
 use crate::profile::{CopyMarks, Recorder};
 use crate::ring::{Ring, Source};
-use crate::{Error, Result, StreamStats};
+use crate::sidecar::{Found, FoundBlock};
+use crate::staging::StagingOptions;
+use crate::streaming::{Sizes, Streaming};
+use crate::{CodingReport, Error, Result, StreamStats};
 
 /// Everything of a model that is on devices now.
 pub(crate) struct Staged {
     layouts: Vec<BlockLayout>,
     blocks: Vec<StagedBlock>,
-    ring: Option<Ring>,
+    streaming: Option<Streaming>,
     lanes: BTreeMap<DeviceId, Lane>,
     /// Replaced as a whole; the lock is held only for that.
     patching: RwLock<Arc<Patching>>,
     recorder: Recorder,
+    /// Of files that coded blocks are read from, some bytes each.
+    files: Vec<EntryBytes>,
 }
 
 /// One block's copy.
 enum StagedBlock {
     /// Where it computes.
     Resident { device: DeviceId, weights: Vec<Weight> },
-    /// At this position of the ring's order, behind those that travel if it stays coded.
+    /// At this position of the order in which blocks pass through the ring, or are decoded.
     Streamed { position: usize },
 }
 
 impl Staged {
-    /// Copies every block to its home, out of bytes that were reserved before.
+    /// Copies every block to its home, out of bytes that were reserved before. Blocks that are to be coded beside steps are
+    /// so from the moment on when this is done.
     pub(crate) fn new(
         manifest: &Manifest,
         plan: &Plan,
         (devices, source): (&Registry, HostSource),
         reserved: &mut Reserved,
-        dtype: Option<DType>,
+        options: &StagingOptions,
         cancel: &Cancel,
     ) -> Result<Staged> {
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
             (0..manifest.blocks().len()).map(|i| BlockLayout::new(manifest, i)).collect();
+        let compute = devices.get(plan.compute)?;
+        let found = found_blocks((manifest, plan), &layouts, options);
+        let late = match options.coding {
+            _ if found.is_some() => None,
+            CodingTime::First if options.cars.is_none() => None,
+            CodingTime::First | CodingTime::Beside => {
+                Late::promised((manifest, plan), (devices, source), reserved)?
+            }
+        };
         let mut copying = Copying {
             manifest,
             devices,
@@ -62,39 +80,36 @@ impl Staged {
             cancel,
             waiting_bytes: needs::waiting(manifest, plan),
             waiting: BTreeMap::new(),
+            coded_first: late.is_none(),
+            found: FoundBlocks::new(compute, found)?,
         };
-        let compute = devices.get(plan.compute)?;
         let pinned = copying.pin(plan, compute)?;
         let host = devices.get(DeviceId::CPU)?;
         let (blocks, sources) = filled_beside(manifest, &layouts, host, |fills| {
-            let mut blocks = Vec::new();
-            let (mut sources, mut kept) = (Vec::new(), Vec::new());
-            let travelling = plan.blocks.iter().filter(|block| block.mode == BlockMode::Streamed).count();
+            let (mut blocks, mut sources) = (Vec::new(), Vec::new());
             for (index, (block, layout)) in plan.blocks.iter().zip(&layouts).enumerate() {
-                blocks.push(match block.mode {
-                    BlockMode::Resident if block.is_kept_coded() => {
-                        kept.push(Source::Here(copying.kept(index, layout, block.home)?));
-                        StagedBlock::Streamed { position: travelling + kept.len() - 1 }
+                blocks.push(if !is_ringed(block) {
+                    copying.resident(index, block, layout)?
+                } else {
+                    let source = copying.source((index, block, layout), compute, pinned.as_ref())?;
+                    if let Source::Host(block) = &source {
+                        fills.extend(block.to_fill().map(|buffer| (index, buffer.clone())));
                     }
-                    BlockMode::Resident => copying.resident(index, block, layout)?,
-                    BlockMode::Streamed => {
-                        let source = copying.source((index, block, layout), compute, pinned.as_ref())?;
-                        if let Source::Host(block) = &source {
-                            fills.extend(block.to_fill().map(|buffer| (index, buffer.clone())));
-                        }
-                        sources.push(source);
-                        StagedBlock::Streamed { position: sources.len() - 1 }
-                    }
+                    sources.push(source);
+                    StagedBlock::Streamed { position: sources.len() - 1 }
                 });
             }
-            sources.extend(kept);
             Ok((blocks, sources))
         })?;
         copying.finish()?;
-        let ring = copying.ring(plan, &layouts, compute, sources)?;
-        let lanes = lanes(plan, devices, dtype)?;
+        let files = copying.found.files();
+        let streaming = copying.streaming(plan, &layouts, (late, options), sources)?;
+        if let Some(streaming) = streaming.as_ref().filter(|_| options.coding == CodingTime::First) {
+            streaming.code_now(cancel)?;
+        }
+        let lanes = lanes(plan, devices, options.dtype)?;
         let patching = RwLock::default();
-        Ok(Staged { layouts, blocks, ring, lanes, patching, recorder: Recorder::default() })
+        Ok(Staged { layouts, blocks, streaming, lanes, patching, recorder: Recorder::default(), files })
     }
 
     /// The device on which a block computes.
@@ -113,19 +128,19 @@ impl Staged {
         block: usize,
         (patching, compute): (&Patching, &Stream),
     ) -> Result<(Vec<Weight>, Option<usize>)> {
-        match (&self.blocks[block], &self.ring) {
+        match (&self.blocks[block], &self.streaming) {
             (StagedBlock::Resident { weights, .. }, _) => {
                 let first = manifest.blocks()[block].weights.start;
                 let own =
                     |(place, weight): (usize, &Weight)| patching.own(first + place).unwrap_or(weight).clone();
                 Ok((weights.iter().enumerate().map(own).collect(), None))
             }
-            (StagedBlock::Streamed { position }, Some(ring)) => {
-                let (slot, buffer) = ring.acquire(*position, compute)?;
+            (StagedBlock::Streamed { position }, Some(streaming)) => {
+                let (slot, buffer) = streaming.acquire(*position, compute)?;
                 match self.layouts[block].weights(manifest.weights_of(block), &buffer) {
                     Ok(weights) => Ok((weights, Some(slot))),
                     Err(error) => {
-                        ring.release(slot);
+                        streaming.release(slot);
                         Err(error.into())
                     }
                 }
@@ -158,8 +173,8 @@ impl Staged {
         }
     }
 
-    pub(crate) fn ring(&self) -> Option<&Ring> {
-        self.ring.as_ref()
+    pub(crate) fn streaming(&self) -> Option<&Streaming> {
+        self.streaming.as_ref()
     }
 
     /// The patches in force.
@@ -174,6 +189,16 @@ impl Staged {
         drop(before);
     }
 
+    /// Of files that coded blocks are read from, some bytes each.
+    pub(crate) fn files(&self) -> &[EntryBytes] {
+        &self.files
+    }
+
+    /// Whether nobody found one of these files damaged so far.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.files.iter().all(|bytes| bytes.check_intact().is_ok())
+    }
+
     /// The marks of its steps.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
@@ -181,26 +206,36 @@ impl Staged {
 
     /// The copy that brought the block in a slot.
     pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
-        self.ring.as_ref().and_then(|ring| ring.copy_marks(slot))
+        self.streaming.as_ref().and_then(|streaming| streaming.copy_marks(slot))
     }
 
-    /// A session begins.
-    pub(crate) fn begin_session(&self) {
-        if let Some(ring) = &self.ring {
-            ring.begin_session();
+    /// A session of a job begins.
+    pub(crate) fn begin_session(&self, job: &Cancel) {
+        if let Some(streaming) = &self.streaming {
+            streaming.begin_session(job);
         }
     }
 
     /// The slot of a leased block is free again.
     pub(crate) fn release(&self, slot: usize) {
-        if let Some(ring) = &self.ring {
-            ring.release(slot);
+        if let Some(streaming) = &self.streaming {
+            streaming.release(slot);
         }
     }
 
-    pub(crate) fn stats(&self) -> StreamStats {
-        self.ring.as_ref().map(Ring::stats).unwrap_or_default()
+    /// How blocks are kept that are to be coded; none if there are none.
+    pub(crate) fn coding(&self) -> Option<CodingReport> {
+        self.streaming.as_ref().and_then(Streaming::coding)
     }
+
+    pub(crate) fn stats(&self) -> StreamStats {
+        self.streaming.as_ref().map(Streaming::stats).unwrap_or_default()
+    }
+}
+
+/// Whether a block passes through the ring, or is decoded beside it.
+pub(crate) fn is_ringed(block: &BlockPlan) -> bool {
+    block.mode == BlockMode::Streamed || block.is_kept_coded()
 }
 
 /// The lanes on which the blocks of a plan compute.
@@ -290,6 +325,10 @@ struct Copying<'a> {
     /// How many bytes wait to be cast on each device, and where.
     waiting_bytes: Bytes,
     waiting: BTreeMap<DeviceId, Buffer>,
+    /// Whether blocks are coded now, if they are to be coded.
+    coded_first: bool,
+    /// Those that were coded at an earlier start.
+    found: FoundBlocks,
 }
 
 impl Copying<'_> {
@@ -307,10 +346,9 @@ impl Copying<'_> {
     /// Pins the parts of files that blocks are streamed from as they are.
     fn pin(&self, plan: &Plan, compute: &Device) -> Result<Option<PinnedFiles>> {
         let from_file = |(index, block): &(usize, &BlockPlan)| {
-            block.mode == BlockMode::Streamed
-                && block.home.kind == DeviceKind::Cpu
-                && block.coded_bytes.is_none()
-                && !self.manifest.is_cast(*index)
+            let plain = block.coded_bytes.is_none() || !self.coded_first;
+            let on_host = block.home.kind == DeviceKind::Cpu || block.is_kept_coded();
+            is_ringed(block) && on_host && plain && !self.manifest.is_cast(*index)
         };
         let blocks = plan.blocks.iter().enumerate().filter(from_file);
         Ok(PinnedFiles::new(compute, blocks.map(|(index, _)| self.manifest.weights_of(index)))?)
@@ -346,16 +384,63 @@ impl Copying<'_> {
         compute: &Device,
         pinned: Option<&PinnedFiles>,
     ) -> Result<Source> {
-        if let Some(bytes) = block.coded_bytes
+        if let Some(coded) = self.found_block((index, block, layout), compute)? {
+            return Ok(coded);
+        }
+        if block.is_kept_coded() && self.coded_first {
+            return Ok(Source::Here(self.kept(index, layout, block.home)?));
+        }
+        if let Some(bytes) = block.coded_bytes.filter(|_| self.coded_first)
             && let Some(coded) = self.coded(index, layout, (compute, bytes as usize))?
         {
             return Ok(Source::Host(HostBlock::Coded(coded)));
         }
-        Ok(if block.home.kind == DeviceKind::Cpu {
+        // One that is to stay coded comes from the file until it is.
+        Ok(if block.home.kind == DeviceKind::Cpu || block.is_kept_coded() {
             Source::Host(self.host_block((index, layout), compute, pinned)?)
         } else {
             Source::Donor(self.block(index, layout, block.home)?)
         })
+    }
+
+    /// A block that was coded at an earlier start.
+    fn found_block(
+        &mut self,
+        (index, block, layout): (usize, &BlockPlan, &BlockLayout),
+        compute: &Device,
+    ) -> Result<Option<Source>> {
+        let Some(found) = self.found.take(index) else { return Ok(None) };
+        let FoundBlock { bytes, parts, len, check, .. } = found;
+        let host = self.devices.get(DeviceId::CPU)?;
+        let pieces = self.found.pinned(&bytes).unwrap_or_else(|| vec![(0, host::over(&bytes).whole())]);
+        let found = FoundCoded {
+            coded: CodedBlock::of_pieces(pieces, parts, len),
+            check,
+            host: host.clone(),
+            specs: self.manifest.weights_of(index).to_vec(),
+            layout: layout.clone(),
+            own: OnceLock::new(),
+        };
+        if block.is_kept_coded() {
+            let device = self.devices.get(block.home)?.clone();
+            let stay = self.allocate(&device, found.coded.travelling_bytes())?;
+            let stream = self.copy_stream(&device)?;
+            self.cancel.check()?;
+            return Ok(Some(Source::Here(found.checked()?.clone().moved_to(&stream, &stay)?)));
+        }
+        if self.source == HostSource::File {
+            return Ok(Some(Source::Host(HostBlock::Found(Box::new(found)))));
+        }
+        let wanted = found.coded.travelling_bytes();
+        let pinned = match self.reserved.get_mut(&DeviceId::CPU) {
+            Some(reserved) if reserved.bytes() >= wanted as u64 => {
+                compute.allocate_pinned_from(reserved, wanted)?
+            }
+            _ => compute.allocate_pinned(host, wanted)?,
+        };
+        self.cancel.check()?;
+        let copied = found.checked()?.clone().moved_to(&host.compute_stream()?, &pinned)?;
+        Ok(Some(Source::Host(HostBlock::Coded(copied))))
     }
 
     /// A block in coded form; none if that does not fit into so many bytes of pinned memory, which are given back then.
@@ -371,7 +456,7 @@ impl Copying<'_> {
             None => compute.allocate_pinned(host, bytes)?,
         };
         self.cancel.check()?;
-        Ok(CodedBlock::new(host, self.manifest.weights_of(index), layout, buffer)?)
+        Ok(CodedBlock::new((host, &host.compute_stream()?), self.manifest.weights_of(index), layout, buffer)?)
     }
 
     /// A block that stays coded on a device, which is coded on the host before.
@@ -380,7 +465,8 @@ impl Copying<'_> {
         self.cancel.check()?;
         // Parts that do not shrink are as long as they were, so this is always enough.
         let waiting = host.allocate(layout.len())?;
-        let coded = CodedBlock::new(&host, self.manifest.weights_of(index), layout, waiting)?;
+        let on_host = host.compute_stream()?;
+        let coded = CodedBlock::new((&host, &on_host), self.manifest.weights_of(index), layout, waiting)?;
         let coded = coded.ok_or_else(|| Error::Manifest {
             name: self.manifest.name().to_owned(),
             reason: format!("block {index} is longer when it is coded"),
@@ -388,7 +474,7 @@ impl Copying<'_> {
         let device = self.devices.get(home)?.clone();
         let stay = self.allocate(&device, coded.travelling_bytes())?;
         let stream = self.copy_stream(&device)?;
-        Ok(coded.moved_to(&stream, stay)?)
+        Ok(coded.moved_to(&stream, &stay)?)
     }
 
     /// The stream that copies to a device.
@@ -450,27 +536,102 @@ impl Copying<'_> {
         results.into_iter().try_for_each(|result| Ok(result?))
     }
 
-    /// The slots for what is streamed.
-    fn ring(
+    /// The ring for what is streamed, and what codes blocks beside steps.
+    fn streaming(
         &mut self,
         plan: &Plan,
         layouts: &[BlockLayout],
-        compute: &Device,
+        (late, options): (Option<Late>, &StagingOptions),
         sources: Vec<Source>,
-    ) -> Result<Option<Ring>> {
+    ) -> Result<Option<Streaming>> {
         let Some(planned) = plan.ring.filter(|_| !sources.is_empty()) else { return Ok(None) };
-        let streamed = plan.blocks.iter().zip(layouts).filter(|(block, _)| block.mode == BlockMode::Streamed);
-        // A block that did not shrink as it was planned is plain.
-        let travelling = streamed.zip(&sources).map(|((_, layout), source)| match source {
-            Source::Host(HostBlock::Coded(coded)) => coded.travelling_bytes(),
-            Source::Host(_) | Source::Donor(_) | Source::Here(_) => layout.len(),
-        });
-        let largest = travelling.max().unwrap_or(0);
-        let slots = (0..planned.slots)
-            .map(|_| self.allocate(compute, largest))
-            .collect::<device::Result<Vec<_>>>()?;
-        let decoded = sources.iter().filter_map(Source::coded).map(CodedBlock::len).max();
-        let room = decoded.map(|bytes| self.allocate(compute, bytes)).transpose()?;
-        Ok(Some(Ring::new(compute, slots, room, sources)?))
+        let ringed = plan.blocks.iter().enumerate().filter(|(_, block)| is_ringed(block));
+        let lens: Vec<usize> = ringed.map(|(index, _)| layouts[index].len()).collect();
+        let compute = self.devices.get(plan.compute)?;
+        let sizes = match &late {
+            None => Sizes::of(sources.iter(), &lens, planned.slots),
+            Some(_) => Sizes::plain(compute, &lens, planned),
+        };
+        let memory = sizes.allocate(|bytes| self.allocate(compute, bytes))?;
+        let ring = Ring::new(compute, memory.slots, memory.room, sources)?;
+        let coder = match late {
+            None => None,
+            Some(late) => {
+                let host = self.devices.get(DeviceId::CPU)?.clone();
+                let left = planned.bytes().saturating_sub(sizes.taken(compute));
+                let spare = self.reserved.get_mut(&compute.id()).map(|reserved| reserved.split(left));
+                let manifest = self.manifest.clone();
+                let keeping = options.cars.clone().map(|cars| Keeping { cars, manifest });
+                let homes = late.homes(host, compute.clone(), keeping);
+                Some((Coder::start(tasks(self.manifest, plan, layouts), homes, self.cancel), spare))
+            }
+        };
+        let streaming = Streaming::new(compute, planned, lens, ring, coder);
+        Ok(Some(streaming.read_from_files(!self.found.is_empty())))
     }
+}
+
+/// The coded blocks of a plan, if all of them are in a file of an earlier start.
+fn found_blocks(
+    (manifest, plan): (&Manifest, &Plan),
+    layouts: &[BlockLayout],
+    options: &StagingOptions,
+) -> Option<Found> {
+    let cars = options.cars.as_ref()?;
+    let coded = plan.blocks.iter().enumerate().filter(|(_, block)| block.coded_bytes.is_some());
+    let lens: Vec<(usize, usize)> = coded.map(|(index, _)| (index, layouts[index].len())).collect();
+    if lens.is_empty() { None } else { cars.find(manifest, &lens) }
+}
+
+/// Blocks that were coded at an earlier start, in a file that is pinned where it lies if that is possible.
+#[derive(Default)]
+struct FoundBlocks {
+    blocks: BTreeMap<usize, FoundBlock>,
+    pinned: Option<PinnedFiles>,
+    file: Option<EntryBytes>,
+    /// It works for as long as somebody may ask it.
+    _checker: Option<Arc<Checker>>,
+}
+
+impl FoundBlocks {
+    fn new(compute: &Device, found: Option<Found>) -> Result<FoundBlocks> {
+        let Some(Found { blocks, checker }) = found else { return Ok(FoundBlocks::default()) };
+        let pinned = PinnedFiles::over(compute, blocks.iter().map(|block| vec![block.bytes.clone()]))?;
+        let file = blocks.first().map(|block| block.bytes.clone());
+        let blocks = blocks.into_iter().map(|block| (block.index, block)).collect();
+        Ok(FoundBlocks { blocks, pinned, file, _checker: Some(checker) })
+    }
+
+    fn take(&mut self, index: usize) -> Option<FoundBlock> {
+        self.blocks.remove(&index)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Some bytes of the file.
+    fn files(&self) -> Vec<EntryBytes> {
+        self.file.iter().cloned().collect()
+    }
+
+    fn pinned(&self, bytes: &EntryBytes) -> Option<Vec<(usize, Span)>> {
+        self.pinned.as_ref()?.pieces(0, bytes.clone())
+    }
+}
+
+/// The blocks that are to be coded.
+fn tasks(manifest: &Manifest, plan: &Plan, layouts: &[BlockLayout]) -> Vec<Task> {
+    let ringed = plan.blocks.iter().enumerate().filter(|(_, block)| is_ringed(block)).enumerate();
+    let task = |(position, (index, block)): (usize, (usize, &BlockPlan))| {
+        Some(Task {
+            name: manifest.blocks()[index].name.clone(),
+            position,
+            specs: manifest.weights_of(index).to_vec(),
+            layout: layouts[index].clone(),
+            bytes: block.coded_bytes? as usize,
+            stays: block.is_kept_coded(),
+        })
+    };
+    ringed.filter_map(task).collect()
 }

@@ -10,10 +10,23 @@ use patch::PatchSet;
 use placement::Plan;
 
 use crate::Result;
+use crate::coder::CodingTime;
 use crate::manifest::Manifest;
 use crate::needs::{Bytes, HostSource, Needs};
 use crate::patching::{self, Places, Reserve, Reserved};
+use crate::sidecar::SideCars;
 use crate::staged::{self, Staged};
+
+/// How copies are made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StagingOptions {
+    /// The type of activations.
+    pub(crate) dtype: Option<DType>,
+    /// When blocks are coded that the plan wants coded.
+    pub(crate) coding: CodingTime,
+    /// Where coded blocks are kept between starts, if they are.
+    pub(crate) cars: Option<Arc<SideCars>>,
+}
 
 /// A model's copies under one plan with one patch set, or the place for them.
 ///
@@ -22,7 +35,7 @@ use crate::staged::{self, Staged};
 /// never waits for copies.
 pub(crate) struct Staging {
     plan: Plan,
-    dtype: Option<DType>,
+    options: StagingOptions,
     source: HostSource,
     needs: Needs,
     changing: Mutex<()>,
@@ -43,14 +56,14 @@ impl Staging {
         manifest: &Manifest,
         plan: Plan,
         devices: &Registry,
-        dtype: Option<DType>,
+        options: StagingOptions,
         patches: PatchSet,
     ) -> Result<Staging> {
         let source = HostSource::of(&plan, devices)?;
         Ok(Staging {
             needs: Needs::of(manifest, &plan, source, devices)?,
             plan,
-            dtype,
+            options,
             source,
             changing: Mutex::new(()),
             state: Mutex::new(State { staged: None, patches }),
@@ -124,7 +137,7 @@ impl Staging {
         if patches.is_empty() {
             return Ok(Bytes::new());
         }
-        let lanes = staged::lanes(&self.plan, devices, self.dtype)?;
+        let lanes = staged::lanes(&self.plan, devices, self.options.dtype)?;
         patching::bytes_of(&Places { manifest, plan: &self.plan, lanes: &lanes }, &patches)
     }
 
@@ -137,7 +150,7 @@ impl Staging {
         cancel: &Cancel,
     ) -> Result<Arc<Staged>> {
         let places = (devices, self.source);
-        let staged = Staged::new(manifest, &self.plan, places, &mut reserved, self.dtype, cancel)?;
+        let staged = Staged::new(manifest, &self.plan, places, &mut reserved, &self.options, cancel)?;
         let patches = self.lock().patches.clone();
         // What the patches take was reserved with the rest.
         staged.patch(manifest, &self.plan, &patches, &mut |_| Ok(std::mem::take(&mut reserved)), cancel)?;

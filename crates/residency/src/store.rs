@@ -18,7 +18,10 @@ use crate::needs::{self, Bytes};
 use crate::patching::Reserved;
 use crate::session::Session;
 use crate::staging::Staging;
-use crate::{Error, Manifest, ModelId, ModelReport, Result, Retention, SnapshotSeries, StepProfile};
+use crate::{
+    CodingReport, CodingTime, Error, Manifest, ModelId, ModelReport, Result, Retention, SideCars,
+    SnapshotSeries, StepProfile,
+};
 
 /// Snapshots that are kept.
 const SNAPSHOTS: usize = 1000;
@@ -33,6 +36,7 @@ pub struct Residency {
     clock: AtomicU64,
     snapshots: SnapshotSeries,
     pub(crate) missing_kept: AtomicU64,
+    cars: Option<Arc<SideCars>>,
 }
 
 /// How a model is loaded.
@@ -44,6 +48,8 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Before it loads, every other model leaves its compute device (their registration stays).
     pub eject_others: bool,
+    /// When blocks are coded that its plan wants coded.
+    pub coding: CodingTime,
 }
 
 /// How a model is opened. What is not said is as for any other session.
@@ -66,7 +72,19 @@ impl Residency {
             clock: AtomicU64::new(1),
             snapshots: SnapshotSeries::new(SNAPSHOTS),
             missing_kept: AtomicU64::new(0),
+            cars: None,
         }
+    }
+
+    /// The same, which keeps coded blocks in files for the next start.
+    #[must_use]
+    pub fn keeping_coded(self, cars: SideCars) -> Residency {
+        Residency { cars: Some(Arc::new(cars)), ..self }
+    }
+
+    /// Where coded blocks are kept, if they are.
+    pub fn side_cars(&self) -> Option<&SideCars> {
+        self.cars.as_deref()
     }
 
     /// The machine's devices.
@@ -99,9 +117,16 @@ impl Residency {
     /// For each block the bytes that it would have in host memory and on the link when it is losslessly coded, from a look
     /// at some of its values; none for one that does not shrink.
     pub fn coded_bytes(manifest: &Manifest) -> Vec<Option<u64>> {
-        let coded =
-            |index| coding::coded_bytes(manifest.weights_of(index), &BlockLayout::new(manifest, index));
-        (0..manifest.blocks().len()).map(coded).collect()
+        (0..manifest.blocks().len()).map(|block| estimated(manifest, block)).collect()
+    }
+
+    /// The same, as far as it is known from blocks that are kept from an earlier start: their values need no look.
+    pub fn coded_bytes_known(&self, manifest: &Manifest) -> Vec<Option<u64>> {
+        let known = self.cars.as_ref().and_then(|cars| cars.sizes(manifest)).unwrap_or_default();
+        let bytes = |(index, block): (usize, &crate::BlockSpec)| {
+            known.get(&block.name).copied().or_else(|| estimated(manifest, index))
+        };
+        manifest.blocks().iter().enumerate().map(bytes).collect()
     }
 
     /// Bytes of host memory into which a plan casts weights: all that staging takes of the host beside the mapped file,
@@ -120,7 +145,7 @@ impl Residency {
     /// more than a device's budget is refused here, before any byte moves.
     pub fn load(&self, manifest: Manifest, plan: Plan, options: LoadOptions) -> Result<ModelId> {
         let (id, compute) = (ModelId(self.next_id.fetch_add(1, Ordering::Relaxed)), plan.compute);
-        let model = LoadedModel::new(id, manifest, plan, &self.devices, options)?;
+        let model = LoadedModel::new(id, manifest, plan, &self.devices, options, self.cars.clone())?;
         self.check_budgets(&model.main())?;
         if options.eject_others {
             self.evict_from(compute, None);
@@ -171,7 +196,8 @@ impl Residency {
             let mut reserve = |bytes: &Bytes| self.reserve_patches(staging, bytes);
             staging.patch(model.manifest(), &mut reserve, cancel)?;
         }
-        let staged = match staging.staged() {
+        // Files of coded blocks that were damaged since are made again.
+        let staged = match staging.staged().filter(|staged| staged.is_intact()) {
             Some(staged) => staged,
             None => {
                 let reserved = self.reserve(model.manifest(), staging)?;
@@ -252,6 +278,11 @@ impl Residency {
     /// Where the time of a model's latest step went, if it has made one.
     pub fn profile(&self, id: ModelId) -> Option<StepProfile> {
         self.model(id).ok()?.copies().iter().find_map(|staged| staged.recorder().latest())
+    }
+
+    /// How a model's blocks are kept that its plan wants coded; none if there are none, or no copies.
+    pub fn coding(&self, id: ModelId) -> Option<CodingReport> {
+        self.model(id).ok()?.copies().iter().find_map(|staged| staged.coding())
     }
 
     /// Bytes that the copies of all models but for some take of each device.
@@ -383,4 +414,12 @@ impl Residency {
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, Arc<LoadedModel>>> {
         claim::lock(&self.models)
     }
+}
+
+/// The bytes of a block when it is coded, from some of its values; none of one that stays where it computes in any case.
+fn estimated(manifest: &Manifest, block: usize) -> Option<u64> {
+    if manifest.blocks()[block].fixed {
+        return None;
+    }
+    coding::coded_bytes(manifest.weights_of(block), &BlockLayout::new(manifest, block))
 }

@@ -45,7 +45,7 @@ pub use measuring::{Bandwidth, bandwidth, bandwidth_between};
 pub use network::{Network, Placing, Source, runnable};
 pub use outputs::{FileExchange, OutputStore, SavedFile, Saving};
 pub use questions::{PlanQuestion, Role, SaidPlacing};
-pub use runtime::{PreviewMethod, Runtime, Settings};
+pub use runtime::{CodedCache, PreviewMethod, Runtime, Settings};
 pub use stats::ModelStats;
 pub use stored_values::decode_values;
 pub use weight_patches::{Lora, Merging, ScaleRule, Share, Shares, WeightPatch, patch_set};

@@ -8,8 +8,10 @@ use std::time::{Instant, SystemTime};
 use device::OutOfMemory;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
-use placement::Amounts;
-use residency::{Cancel, LoadOptions, ModelId, Products, Residency, Retention, Session, StreamStats};
+use placement::{Amounts, CodingPolicy};
+use residency::{
+    Cancel, CodingTime, LoadOptions, ModelId, Products, Residency, Retention, Session, SideCars, StreamStats,
+};
 use tensor::Lane;
 
 use crate::Result;
@@ -280,6 +282,9 @@ impl Runtime {
             known.patches = patches;
         }
         let session = self.open_measured(known.id, cancel)?;
+        for note in self.residency.side_cars().map(SideCars::take_notes).unwrap_or_default() {
+            tracing::warn!("{note}");
+        }
         self.stats.begin(ModelStats {
             fp8_products: known.planned.fp8_products,
             ..ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan)
@@ -360,12 +365,21 @@ impl Runtime {
             retention: placing.retention,
             dtype: Some(planned.dtype),
             eject_others: placing.eject_others,
+            coding: self.coding_time(),
         };
         let family = manifest.family().to_owned();
         let id = self.residency.load(manifest, planned.plan.clone(), options)?;
         source.hold(self.residency.claim(id)?);
         let follows = placing.follows;
         Ok(Loaded { id, planned, family, patches: Vec::new(), patch_bytes, is_beside: false, follows })
+    }
+
+    /// What is coded because that helps does not hold up the load; where coding is forced, every step is to run with it.
+    fn coding_time(&self) -> CodingTime {
+        match self.settings.coding {
+            CodingPolicy::Force => CodingTime::First,
+            CodingPolicy::Off | CodingPolicy::Auto => CodingTime::Beside,
+        }
     }
 
     /// What else is registered of the same file and role leaves as soon as nothing refers to it. Where the later

@@ -202,7 +202,7 @@ impl Runtime {
         let sizes = match known {
             Some(known) => known,
             None => {
-                let found: Arc<[Option<u64>]> = Residency::coded_bytes(manifest).into();
+                let found: Arc<[Option<u64>]> = self.residency.coded_bytes_known(manifest).into();
                 let mut kept = self.coded_bytes.lock().unwrap_or_else(PoisonError::into_inner);
                 if kept.len() >= MOST_FOOTPRINTS {
                     kept.clear();

@@ -9,7 +9,7 @@ use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use meta::{DType, DeviceId};
 use placement::CodingPolicy;
-use residency::{Products, Residency};
+use residency::{Products, Residency, SideCars};
 
 use crate::host::Host;
 use crate::{Error, Folders, KeptPictures, ModelStats, OutputStore, Result};
@@ -75,6 +75,17 @@ pub struct Settings {
     pub coding: CodingPolicy,
     /// Which products of diffusion models are of 8 bits, where loaders say nothing else.
     pub products: Products,
+    /// Where coded blocks are kept between starts, if they are.
+    pub coded_cache: Option<CodedCache>,
+}
+
+/// A folder for coded blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodedCache {
+    /// The folder, which is made when there is something to keep.
+    pub folder: PathBuf,
+    /// The most bytes that it may have.
+    pub limit_bytes: u64,
 }
 
 /// How previews are made.
@@ -91,7 +102,13 @@ impl Runtime {
     /// A runtime with nothing loaded.
     #[must_use]
     pub fn new(folders: Folders, devices: Registry, compute: DeviceId, settings: Settings) -> Runtime {
-        let residency = Arc::new(Residency::new(devices.clone()));
+        let residency = Residency::new(devices.clone());
+        let residency = Arc::new(match settings.coded_cache.clone() {
+            Some(CodedCache { folder, limit_bytes }) => {
+                residency.keeping_coded(SideCars::new(folder, limit_bytes))
+            }
+            None => residency,
+        });
         let host = devices.get(DeviceId::CPU).map_or_else(|_| Host::with_budget(USUAL_HOST_BYTES), Host::new);
         Runtime {
             folders,

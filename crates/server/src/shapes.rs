@@ -4,7 +4,7 @@ mod plan;
 
 use engine::{DeviceReport, ModelFile, ModelFolder};
 use meta::{DeviceId, Moment};
-use residency::{BlockProfile, ModelReport, Snapshot, StepProfile};
+use residency::{BlockProfile, CodingReport, ModelReport, Snapshot, StepProfile};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -125,6 +125,40 @@ pub struct ModelShape {
     pub streamed: StreamShape,
     /// Where the time of its latest step went; none before it computed.
     pub profile: Option<ProfileShape>,
+    /// How far the coding is of blocks that the plan wants coded; none if there are none, or no copies.
+    pub coding: Option<CodingShape>,
+}
+
+/// How the blocks of a model are kept that its plan wants losslessly coded.
+#[derive(Clone, Debug, Serialize)]
+pub struct CodingShape {
+    /// `plain`, if they could not be coded; `coding`, while steps run plain and they are being coded; `coded`.
+    pub state: &'static str,
+    /// Blocks that are coded by now.
+    pub done: usize,
+    /// Blocks that the plan wants coded.
+    pub blocks: usize,
+    /// How long coding took, or has taken so far.
+    pub seconds: f64,
+    /// Whether they were coded at an earlier start and only read.
+    pub is_read: bool,
+    /// Why they stay plain, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl CodingShape {
+    fn of(report: &CodingReport) -> CodingShape {
+        let CodingReport { state, done, blocks, seconds, is_read, reason } = report;
+        CodingShape {
+            state: state.name(),
+            done: *done,
+            blocks: *blocks,
+            seconds: *seconds,
+            is_read: *is_read,
+            reason: reason.clone(),
+        }
+    }
 }
 
 /// Memory at one moment, as `GET /gantry/snapshots` shows it.
@@ -239,6 +273,7 @@ impl ModelShape {
                 stalled_seconds: report.stats.stalled.as_secs_f64(),
             },
             profile: report.profile.as_ref().map(ProfileShape::of),
+            coding: report.coding.as_ref().map(CodingShape::of),
         }
     }
 }

@@ -261,7 +261,9 @@ impl Bench<'_> {
 
     fn coding_arguments(&self, devices: usize) -> Vec<String> {
         let mut arguments = self.arguments(None);
-        arguments.extend(["--coded".to_owned(), "auto".to_owned()]);
+        // Behind a fast link the planner would rather stream what has no room.
+        let when = if devices > 1 { "force" } else { "auto" };
+        arguments.extend(["--coded".to_owned(), when.to_owned()]);
         if devices > 1 {
             arguments.extend(["--logical-gpus".to_owned(), format!("{}={devices}", self.compute)]);
         }

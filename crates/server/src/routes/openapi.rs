@@ -229,14 +229,31 @@ fn memory_schemas() -> Value {
                 ("stalled_seconds", json!({ "type": "number" })),
             ])),
             ("profile", json!({ "$ref": "#/components/schemas/StepProfile" })),
+            ("coding", json!({ "$ref": "#/components/schemas/Coding" })),
         ]),
         "StepProfile": step_profile(),
+        "Coding": coding(),
         "Snapshots": object(&[("snapshots", list("Snapshot"))]),
         "Snapshot": object(&[
             ("number", whole), ("time", json!({ "type": "string", "format": "date-time" })), ("label", text),
             ("used", by_device.clone()), ("cached", by_device),
         ]),
     })
+}
+
+/// How a model's blocks are kept that its plan wants losslessly coded.
+fn coding() -> Value {
+    let whole = json!({ "type": "integer" });
+    let mut coding = object(&[
+        ("state", json!({ "type": "string", "enum": ["plain", "coding", "coded"] })),
+        ("done", whole.clone()),
+        ("blocks", whole),
+        ("seconds", json!({ "type": "number" })),
+        ("is_read", json!({ "type": "boolean" })),
+    ]);
+    coding["properties"]["reason"] = json!({ "type": "string" });
+    coding["type"] = json!(["object", "null"]);
+    coding
 }
 
 fn step_profile() -> Value {
