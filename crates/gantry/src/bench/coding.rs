@@ -103,9 +103,9 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         Bench { devices, devices_for_starts, device, path: &path, folder: scratch.path().join("coded") };
     let report = bench.report()?;
     if args.output.json {
-        print_json(&report)?
+        print_json(&report)?;
     } else {
-        print(&report.to_text())?
+        print(&report.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,9 +41,9 @@ pub(super) fn run(machine: &MachineArgs, args: &CacheListArgs) -> Result<ExitCod
     let cars = SideCars::new(folder, machine.coded_cache.0);
     let report = report(&cars, args.clear).with_context(|| cars.folder().display().to_string())?;
     if args.output.json {
-        print_json(&report)?
+        print_json(&report)?;
     } else {
-        print(&report.to_text())?
+        print(&report.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
 }
