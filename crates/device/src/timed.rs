@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn operations_are_counted_by_what_they_read_and_write() {
-        let null = Device::new(Arc::new(NullBackend::new(0)), 1 << 20);
+        let null = Device::new(Arc::new(NullBackend::new(0, 1 << 20)), 1 << 20);
         let (timed, times) = null.timed();
         let operand = || {
             let shape = Shape::new(&[2, 3]).unwrap();
