@@ -56,6 +56,8 @@ struct Row {
     over_bound: f64,
     peak_bytes: u64,
     planned_bytes: u64,
+    #[serde(default)]
+    fp8_products: bool,
     identical: bool,
 }
 
@@ -104,8 +106,9 @@ pub(super) fn section(text: &mut String, results: &Path) -> Result<()> {
         {
             writeln!(
                 text,
-                "| {} | {format} | {width} × {height}{frames} | {} | {} % | {:.1} | {:.1} | {:.3} | {:.1} | {:.3} | {} |",
+                "| {} | {format}{} | {width} × {height}{frames} | {} | {} % | {:.1} | {:.1} | {:.3} | {:.1} | {:.3} | {} |",
                 step.model,
+                if row.fp8_products { ", 8-bit products" } else { "" },
                 step.cfg,
                 row.offload_percent,
                 row.step_s * 1e3,
