@@ -37,18 +37,32 @@ fn path_of(folder: &Path, name: &str) -> PathBuf {
 struct Asked {
     expert: &'static str,
     virtual_vram_gb: f64,
+    donor: &'static str,
+}
+
+impl Asked {
+    const fn expert(expert: &'static str) -> Self {
+        Self { expert, virtual_vram_gb: 0.0, donor: "cpu" }
+    }
+
+    const fn moved(virtual_vram_gb: f64, donor: &'static str) -> Self {
+        Self { expert: "", virtual_vram_gb, donor }
+    }
 }
 
 /// Every mode of the language, and none.
-const MODES: [Asked; 8] = [
-    Asked { expert: "", virtual_vram_gb: 0.0 },
-    Asked { expert: "", virtual_vram_gb: 0.001 },
-    Asked { expert: "", virtual_vram_gb: 0.5 },
-    Asked { expert: "sim:0,1mb;cpu,*", virtual_vram_gb: 0.0 },
-    Asked { expert: "sim:0,600kb;sim:1,400kb;cpu,*", virtual_vram_gb: 0.0 },
-    Asked { expert: "sim:0,40%;sim:1,40%;cpu,20%", virtual_vram_gb: 0.0 },
-    Asked { expert: "sim:0,0.005;cpu,0.5", virtual_vram_gb: 0.0 },
-    Asked { expert: "sim:0,50%;cpu,50%;order=contiguous", virtual_vram_gb: 0.0 },
+const MODES: [Asked; 11] = [
+    Asked::expert(""),
+    Asked::moved(0.001, "cpu"),
+    Asked::moved(0.5, "cpu"),
+    Asked::moved(0.001, "sim:1"),
+    Asked::expert("#sim:0;0.001;cpu"),
+    Asked::expert("#sim:0;0.002;sim:1,cpu"),
+    Asked::expert("sim:0,1mb;cpu,*"),
+    Asked::expert("sim:0,600kb;sim:1,400kb;cpu,*"),
+    Asked::expert("sim:0,40%;sim:1,40%;cpu,20%"),
+    Asked::expert("sim:0,0.005;cpu,0.5"),
+    Asked::expert("sim:0,50%;cpu,50%;order=contiguous"),
 ];
 
 /// A picture whose loaders are all asked for this.
@@ -61,7 +75,7 @@ fn prompt(asked: Asked, seed: usize) -> Value {
         ("3", "VAELoader", "compute_device"),
     ] {
         let more = json!({
-            device: "sim:0", "virtual_vram_gb": asked.virtual_vram_gb, "donor_device": "cpu",
+            device: "sim:0", "virtual_vram_gb": asked.virtual_vram_gb, "donor_device": asked.donor,
             "expert_mode_allocations": asked.expert, "keep_loaded": false,
         });
         set_loader(&mut prompt, node, &format!("{class}DisTorch2MultiGPU"), &more);
@@ -81,7 +95,7 @@ fn planned_by_command(folder: &Path, name: &str, asked: Asked) -> Value {
         "--json",
     ]);
     if asked.virtual_vram_gb > 0.0 {
-        command.args(["--virtual-vram-gb", &asked.virtual_vram_gb.to_string()]);
+        command.args(["--virtual-vram-gb", &asked.virtual_vram_gb.to_string(), "--donor", asked.donor]);
     } else if !asked.expert.is_empty() {
         command.args(["--alloc", asked.expert]);
     }
@@ -94,6 +108,7 @@ fn planned_by_server(server: &Server, name: &str, asked: Asked) -> Value {
     let mut question = json!({ "file": name, "size": format!("{SIDE}x{SIDE}"), "compute": "sim:0" });
     if asked.virtual_vram_gb > 0.0 {
         question["virtual_vram_gb"] = json!(asked.virtual_vram_gb);
+        question["donor"] = json!(asked.donor);
     } else if !asked.expert.is_empty() {
         question["alloc"] = json!(asked.expert);
     }
