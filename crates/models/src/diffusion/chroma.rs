@@ -4,6 +4,7 @@
 
 mod approximator;
 mod config;
+mod downloads;
 mod family;
 mod pixels;
 mod weights;

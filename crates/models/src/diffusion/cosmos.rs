@@ -5,6 +5,7 @@
 
 mod blocks;
 mod config;
+mod downloads;
 mod family;
 mod given;
 mod run;

@@ -5,6 +5,7 @@
 mod blocks;
 mod config;
 mod experts;
+mod downloads;
 mod family;
 pub(crate) mod text;
 mod weights;

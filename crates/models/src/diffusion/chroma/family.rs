@@ -24,7 +24,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     read: |checkpoint, part| Ok(Box::new(Chroma::read(checkpoint, part)?)),
     text: &[&TEXT],
     workflow: WORKFLOW,
-    downloads: &[],
+    downloads: super::downloads::DOWNLOADS,
     released: ReleasedModel {
         name: "Chroma1-HD",
         tensors: |most_blocks| tensors(&RELEASED, most_blocks),

@@ -20,7 +20,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     read: |checkpoint, part| Ok(Box::new(Chroma::read(checkpoint, part)?)),
     text: &[&TEXT],
     workflow: WORKFLOW,
-    downloads: &[],
+    downloads: super::downloads::DOWNLOADS,
     released: ReleasedModel {
         name: "Chroma1-Radiance",
         tensors: |most_blocks| tensors_of_pixels(&RELEASED, most_blocks),

@@ -20,7 +20,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     read: |checkpoint, part| Ok(Box::new(Cosmos::read(checkpoint, part)?)),
     text: &[&TEXT],
     workflow: WORKFLOW,
-    downloads: &[],
+    downloads: super::downloads::DOWNLOADS,
     released: ReleasedModel {
         name: "Cosmos Predict 2 2B text to image",
         tensors: |most_blocks| tensors(&SMALLER, most_blocks),

@@ -24,7 +24,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     read: |checkpoint, part| Ok(Box::new(HiDream::read(checkpoint, part)?)),
     text: &[&TEXT],
     workflow: WORKFLOW,
-    downloads: &[],
+    downloads: super::downloads::DOWNLOADS,
     released: ReleasedModel {
         name: "HiDream-I1",
         tensors: |most_blocks| tensors(&RELEASED, most_blocks),

@@ -20,7 +20,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     read: |checkpoint, part| Ok(Box::new(Kandinsky5::read(checkpoint, part)?)),
     text: &[&TEXT, &IMAGE_TEXT],
     workflow: WORKFLOW,
-    downloads: &[],
+    downloads: super::downloads::DOWNLOADS,
     released: ReleasedModel {
         name: "Kandinsky 5 Lite",
         tensors: |most_blocks| tensors(&LITE, most_blocks),

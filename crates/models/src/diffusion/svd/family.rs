@@ -24,7 +24,7 @@ pub const FAMILY: DiffusionFamily = DiffusionFamily {
     read: |checkpoint, part| Ok(Box::new(read(checkpoint, part)?)),
     text: &[],
     workflow: WORKFLOW,
-    downloads: &[],
+    downloads: super::downloads::DOWNLOADS,
     released: ReleasedModel {
         name: "Stable Video Diffusion",
         tensors: |most_blocks| unet::tensors(&RELEASED, most_blocks),

@@ -1,4 +1,4 @@
-//! What people download for Z-Image.
+//! What people download for Z-Image and Lumina Image 2.
 
 use crate::downloads::{Download, DownloadSet};
 
@@ -34,5 +34,14 @@ pub(super) const DOWNLOADS: &[DownloadSet] = &[
             ),
             Download::new("vae", "hf:Comfy-Org/z_image_turbo/split_files/vae/ae.safetensors"),
         ],
+    },
+    DownloadSet {
+        name: "lumina2",
+        title: "Lumina Image 2, all in one file",
+        licence: "Apache-2.0",
+        files: &[Download::new(
+            "checkpoints",
+            "hf:Comfy-Org/Lumina_Image_2.0_Repackaged/all_in_one/lumina_2.safetensors",
+        )],
     },
 ];
