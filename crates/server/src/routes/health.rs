@@ -61,9 +61,13 @@ async fn workers(State(app): State<Arc<App>>) -> Answer {
     .await
 }
 
-/// A figure of every worker, by a name and a kind.
-fn by_worker<'a>(text: &mut String, figure: &str, help: &str, each: impl Iterator<Item = (&'a str, f64)>) {
-    let (name, kind) = figure.split_once(' ').unwrap_or((figure, "gauge"));
+/// A figure of every worker, by its name and its kind.
+fn by_worker<'a>(
+    text: &mut String,
+    (name, kind): (&str, &str),
+    help: &str,
+    each: impl Iterator<Item = (&'a str, f64)>,
+) {
     // Writing to text cannot fail.
     let _ = writeln!(text, "# HELP gantry_worker_{name} {help}\n# TYPE gantry_worker_{name} {kind}");
     for (worker, value) in each {
@@ -80,11 +84,16 @@ fn own_workers(text: &mut String, app: &App, workers: &[DeviceId]) {
     let names: Vec<String> = workers.iter().map(ToString::to_string).collect();
     let runs = |name: &str| running.iter().filter(|job| job.worker.as_deref() == Some(name)).count() as f64;
     let each = || names.iter().map(String::as_str);
-    by_worker(text, "jobs_running gauge", "Jobs that a worker runs.", each().map(|name| (name, runs(name))));
+    by_worker(
+        text,
+        ("jobs_running", "gauge"),
+        "Jobs that a worker runs.",
+        each().map(|name| (name, runs(name))),
+    );
     let jobs = each().map(|name| (name, stats.ran_by(name).jobs as f64));
-    by_worker(text, "jobs_total counter", "Jobs of a worker that ended.", jobs);
+    by_worker(text, ("jobs_total", "counter"), "Jobs of a worker that ended.", jobs);
     let seconds = each().map(|name| (name, stats.ran_by(name).seconds));
-    by_worker(text, "job_seconds_total counter", "Seconds that they took.", seconds);
+    by_worker(text, ("job_seconds_total", "counter"), "Seconds that they took.", seconds);
 }
 
 /// What can be counted, in Prometheus' format.
@@ -110,7 +119,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Answer {
             gauge("workers_busy", "Workers that run a job.", workers.iter().filter(is_busy).count() as f64);
             let running = |worker: &Value| worker["running"].as_array().map_or(0.0, |jobs| jobs.len() as f64);
             let each = workers.iter().filter_map(|worker| Some((worker["name"].as_str()?, running(worker))));
-            by_worker(&mut text, "jobs_running gauge", "Jobs that a worker runs.", each);
+            by_worker(&mut text, ("jobs_running", "gauge"), "Jobs that a worker runs.", each);
         } else {
             let report = engine.worker().report();
             gauge("models_loaded", "Models that are loaded.", report.models.len() as f64);
