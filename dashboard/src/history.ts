@@ -18,7 +18,7 @@ export interface Phase {
 /** What the page compares from one answer to the next. */
 interface Seen {
   models: Map<number, string>;
-  job: string | undefined;
+  jobs: string[];
 }
 
 /** How far back the page looks. */
@@ -53,18 +53,18 @@ export class History {
   }
 
   /** Notices models that came or left and jobs that began or ended. The server notes only what a free request does. */
-  notice(at: number, devices: Device[], models: Model[], job: string | undefined): void {
+  notice(at: number, devices: Device[], models: Model[], jobs: string[]): void {
     const staged = models.filter((model) => model.staged).map((model) => [model.id, model.name] as const);
-    const [now, before] = [{ models: new Map(staged), job }, this.#seen];
+    const [now, before] = [{ models: new Map(staged), jobs }, this.#seen];
     this.#seen = now;
     if (!before) return;
     const missing = (from: Map<number, string>, other: Map<number, string>): string =>
       [...from].filter(([id]) => !other.has(id)).map(([, name]) => name).join(', ');
     const [came, left] = [missing(now.models, before.models), missing(before.models, now.models)];
     const labels = [
-      before.job !== undefined && before.job !== job && `job ${before.job.slice(0, 8)} ended`,
+      ...before.jobs.filter((job) => !jobs.includes(job)).map((job) => `job ${job.slice(0, 8)} ended`),
       left && `${left} left`,
-      job !== undefined && before.job !== job && `job ${job.slice(0, 8)} began`,
+      ...jobs.filter((job) => !before.jobs.includes(job)).map((job) => `job ${job.slice(0, 8)} began`),
       came && `${came} came`,
     ];
     const used = Object.fromEntries(devices.map((device) => [device.id, device.used_bytes]));

@@ -1,21 +1,22 @@
-// The running job: how far it is, how long steps take against what was predicted, and where a step's time goes.
+// What runs, by worker: how far each job is, how long steps take against what was predicted, and where a step's time goes.
 
 import type { Hues } from './devices.tsx';
 import { against, seconds } from './format.ts';
 import { Bytes, Hue, Nothing, Seconds } from './pieces.tsx';
 import { blockTimes, total, type Time } from './profile.ts';
-import { send, type Model, type ModelRun, type RunningJob, type Stats } from './wire.ts';
+import { send, type EndedJob, type Model, type ModelRun, type RunningJob, type Stats, type Worker } from './wire.ts';
 
 interface Props {
   stats: Stats;
   models: Model[];
   hues: Hues;
-  /** The number of the latest picture of what is being made. */
-  preview: number | null;
+  /** The numbers of the latest pictures of what is being made, by job. */
+  previews: Record<string, number>;
   refresh: () => Promise<void>;
 }
 
-export function Job({ stats, models, hues, preview, refresh }: Props) {
+export function Job({ stats, models, hues, previews, refresh }: Props) {
+  if (stats.workers.length > 1) return <Workers stats={stats} models={models} hues={hues} previews={previews} refresh={refresh} />;
   const ended = stats.jobs.at(-1);
   const job = stats.running ?? ended;
   // The model that takes longest is the one whose step people wait for.
@@ -27,23 +28,78 @@ export function Job({ stats, models, hues, preview, refresh }: Props) {
         {stats.running ? 'Running job' : 'Latest job'}
       </h2>
       {stats.running ? (
-        <Running job={stats.running} preview={preview} refresh={refresh} />
+        <Running job={stats.running} preview={previews[stats.running.prompt_id] ?? null} refresh={refresh} />
       ) : (
-        <Nothing>
-          {ended
-            ? `Nothing runs now. The latest job took ${seconds(ended.seconds)}.`
-            : 'Nothing has run yet. Queue a workflow from the front end or with POST /prompt.'}
-        </Nothing>
+        <Idle stats={stats} />
       )}
-      {job && job.models.length > 0 && <Runs runs={job.models} hues={hues} />}
-      {job && (job.streamed_bytes > 0 || job.stalls > 0) && (
+      {job && <Took job={job} hues={hues} />}
+      {model && <Profile model={model} />}
+    </section>
+  );
+}
+
+/** One after the other, what each worker does. */
+function Workers({ stats, models, hues, previews, refresh }: Props) {
+  const running = stats.workers.filter((worker) => worker.running !== null).length;
+  const latest = running === 0 ? stats.jobs.at(-1) : undefined;
+  return (
+    <section aria-labelledby="job">
+      <h2 id="job">
+        {running === 0 ? 'No running job' : running === 1 ? '1 running job' : `${running} running jobs`}{' '}
+        <small>{stats.workers.length} workers</small>
+      </h2>
+      {stats.workers.map((worker) => (
+        <WorkerPart key={worker.device} worker={worker} models={models} hues={hues} previews={previews} refresh={refresh} />
+      ))}
+      {running === 0 && <Idle stats={stats} />}
+      {latest && <Took job={latest} hues={hues} />}
+    </section>
+  );
+}
+
+function WorkerPart({ worker, models, hues, previews, refresh }: { worker: Worker } & Omit<Props, 'stats'>) {
+  const job = worker.running;
+  const main = job?.models.toSorted((a, b) => cost(b) - cost(a))[0];
+  const model = models.find((one) => one.id === main?.id);
+  return (
+    <div class="worker" role="group" data-worker={worker.device} aria-label={`Worker ${worker.device}`}>
+      <h3>{worker.device}</h3>
+      {job ? (
+        <>
+          <Running job={job} preview={previews[job.prompt_id] ?? null} refresh={refresh} />
+          <Took job={job} hues={hues} />
+          {model && <Profile model={model} />}
+        </>
+      ) : (
+        <Nothing>idle</Nothing>
+      )}
+    </div>
+  );
+}
+
+function Idle({ stats }: { stats: Stats }) {
+  const ended = stats.jobs.at(-1);
+  return (
+    <Nothing>
+      {ended
+        ? `Nothing runs now. The latest job took ${seconds(ended.seconds)}.`
+        : 'Nothing has run yet. Queue a workflow from the front end or with POST /prompt.'}
+    </Nothing>
+  );
+}
+
+/** What a job's models took, and what was streamed for them. */
+function Took({ job, hues }: { job: RunningJob | EndedJob; hues: Hues }) {
+  return (
+    <>
+      {job.models.length > 0 && <Runs runs={job.models} hues={hues} />}
+      {(job.streamed_bytes > 0 || job.stalls > 0) && (
         <p class="detail">
           <Bytes count={job.streamed_bytes} /> streamed, {job.stalls} {job.stalls === 1 ? 'stall' : 'stalls'} of{' '}
           <Seconds value={job.stalled_seconds} /> together
         </p>
       )}
-      {model && <Profile model={model} />}
-    </section>
+    </>
   );
 }
 
@@ -59,12 +115,12 @@ function Running({ job, preview, refresh }: { job: RunningJob; preview: number |
   return (
     <div class={preview === null ? 'running' : 'running with-picture'} data-prompt={job.prompt_id}>
       {/* The number makes each picture an address of its own, so that the browser asks for every one once. */}
-      {preview !== null && <img class="preview" src={`preview?number=${preview}`} alt="What is being made, as it is now" />}
+      {preview !== null && <img class="preview" src={`preview?prompt_id=${job.prompt_id}&number=${preview}`} alt="What is being made, as it is now" />}
       <div>
         <p class="detail">
           <code title={job.prompt_id}>{job.prompt_id.slice(0, 8)}</code> for {seconds(job.seconds)}
           {job.nodes_done > 0 && `, ${job.nodes_done} ${job.nodes_done === 1 ? 'node' : 'nodes'} done`}
-          <button type="button" class="stop" aria-label="Cancel the running job" onClick={() => void stop()}>
+          <button type="button" class="stop" aria-label={job.worker === null ? 'Cancel the running job' : `Cancel the running job of ${job.worker}`} onClick={() => void stop()}>
             Cancel
           </button>
         </p>

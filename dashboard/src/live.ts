@@ -16,8 +16,8 @@ export interface Live {
   history: History;
   queue: WaitingJob[];
   errors: FailedJob[];
-  /** The number of the latest picture of what is being made. */
-  preview: number | null;
+  /** The numbers of the latest pictures of what is being made, by job. */
+  previews: Record<string, number>;
   /** Counts answers, so that what depends on the time is drawn anew. */
   turn: number;
 }
@@ -35,7 +35,7 @@ interface Now {
   snapshots: Snapshot[];
   queue: WaitingJob[];
   errors: FailedJob[];
-  preview: number | null;
+  previews: Record<string, number>;
 }
 
 /** A value that stays the same object while it says the same, so that what did not change is not drawn anew. */
@@ -56,6 +56,7 @@ class Watch {
   readonly #stats = new Kept<Stats>();
   readonly #queue = new Kept<WaitingJob[]>();
   readonly #errors = new Kept<FailedJob[]>();
+  readonly #previews = new Kept<Record<string, number>>();
   readonly #history = new History();
   readonly #tell: (change: (before: View) => View) => void;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -99,10 +100,12 @@ class Watch {
     this.#history.add(snapshots);
     const at = Date.now();
     this.#history.sample(at, devices);
-    this.#history.notice(at, devices, models, stats.running?.prompt_id);
+    const running = stats.workers.flatMap((worker) => worker.running?.prompt_id ?? []);
+    this.#history.notice(at, devices, models, running);
     this.#turn += 1;
     const [queue, errors] = [this.#queue.latest(told.queue), this.#errors.latest(told.errors)];
-    const live = { devices, models, stats, queue, errors, preview: told.preview, history: this.#history, turn: this.#turn };
+    const previews = this.#previews.latest(told.previews);
+    const live = { devices, models, stats, queue, errors, previews, history: this.#history, turn: this.#turn };
     this.#tell(() => ({ live }));
   }
 

@@ -55,7 +55,7 @@ function useTitle(stats: Stats | undefined): void {
 
 function Page() {
   const [{ live, problem }, refresh] = useLive();
-  const { devices = [], models = [], stats, queue = [], errors = [], preview = null } = live ?? {};
+  const { devices = [], models = [], stats, queue = [], errors = [], previews = {} } = live ?? {};
   useTitle(stats);
   const hues = useHues(models);
   const planned = useSameDevices(devices);
@@ -66,8 +66,8 @@ function Page() {
     [models, stats, hues],
   );
   const jobPart = useMemo(
-    () => stats && <Job stats={stats} models={models} hues={hues} preview={preview} refresh={refresh} />,
-    [models, stats, hues, preview],
+    () => stats && <Job stats={stats} models={models} hues={hues} previews={previews} refresh={refresh} />,
+    [models, stats, hues, previews],
   );
   const waiting = stats?.waiting ?? 0;
   const queuePart = useMemo(() => <Queue queue={queue} waiting={waiting} refresh={refresh} />, [queue, waiting]);

@@ -120,6 +120,8 @@ export interface ModelRun {
 
 export interface RunningJob {
   prompt_id: string;
+  /** Who runs it, by the device that it computes on. */
+  worker: string | null;
   seconds: number;
   streamed_bytes: number;
   stalls: number;
@@ -146,8 +148,16 @@ export interface EndedJob {
   nodes: { node: string; class: string; seconds: number; steps: number; seconds_per_step: number | null }[];
 }
 
-export interface Stats {
+/** Who runs jobs, and what it runs. */
+export interface Worker {
+  device: string;
   running: RunningJob | null;
+}
+
+export interface Stats {
+  /** The job that runs, of several the one that began first. */
+  running: RunningJob | null;
+  workers: Worker[];
   waiting: number;
   jobs: EndedJob[];
   clients: number;

@@ -185,11 +185,11 @@ test('the history keeps the ends of level stretches and forgets what is old', ()
 test('models that come and leave and jobs are phases', () => {
   const history = new History();
   const here = [device('cpu', { used_bytes: 7 })];
-  history.notice(1, here, [model(1)], undefined);
+  history.notice(1, here, [model(1)], []);
   assert.deepEqual(history.phases(), [], 'what was there before is no news');
-  history.notice(2, here, [model(1), model(2)], 'abcdefghijkl');
-  history.notice(3, here, [model(2)], 'abcdefghijkl');
-  history.notice(4, here, [model(2, { staged: false })], undefined);
+  history.notice(2, here, [model(1), model(2)], ['abcdefghijkl']);
+  history.notice(3, here, [model(2)], ['abcdefghijkl']);
+  history.notice(4, here, [model(2, { staged: false })], []);
   history.add([shot(1, 'free: before', 1)]);
   const labels = ['job abcdefgh began', 'm2 came', 'm1 left', 'job abcdefgh ended', 'm2 left', 'free: before'];
   assert.deepEqual(history.phases().map((phase) => phase.label), labels);

@@ -1,5 +1,10 @@
-"""Prints what passed and what did not, file by file, from pytest's report; then the names of what failed."""
+"""Prints what passed and what did not, file by file, from pytest's report; then the names of what failed.
 
+Usage: count.py REPORT WORKERS [RESULT]. What was counted is written into RESULT, a JSON file, under the number of workers.
+"""
+
+import json
+import os
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -21,3 +26,15 @@ for file, count in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
     print(f"{file:28}{count['passed']:8}{count['failed']:8}{count['skipped']:8}")
 for name in bad:
     print("failed:", name)
+
+if len(sys.argv) > 3:
+    workers, result = sys.argv[2], sys.argv[3]
+    kept = {"what": "the server tests of ComfyUI's own suite against gantry serve", "by_workers": {}}
+    if os.path.exists(result):
+        with open(result) as file:
+            kept = json.load(file)
+    plain = {file: {kind: count[kind] for kind in ("passed", "failed", "skipped")} for file, count in sorted(counts.items())}
+    kept["by_workers"][workers] = {"files": plain, "not_passed": bad}
+    with open(result, "w") as file:
+        json.dump(kept, file, indent=2)
+        file.write("\n")

@@ -14,4 +14,8 @@ database = os.path.join(tempfile.mkdtemp(dir=here, prefix="server-"), "jobs.sqli
 
 gantry = os.environ["GANTRY"]
 flags = ["--testing-nodes", "--base-directory", here, "--database", database]
+# Several workers need as many accelerators, and any machine can simulate them: none of the tests' nodes uses one.
+workers = int(os.environ.get("WORKERS") or 1)
+if workers > 1:
+    flags += ["--sim-device", "256mb@20gbps"] * workers + ["--workers", ",".join(f"sim:{n}" for n in range(workers))]
 os.execv(gantry, [gantry, "serve", *flags, *sys.argv[1:]])

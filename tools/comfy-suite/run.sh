@@ -6,6 +6,8 @@ usage() {
     echo "usage: $0 PATH_TO_COMFYUI_0.7.0 PATH_TO_GANTRY [pytest options]" >&2
     echo "  PYTHON=...   the Python to use (default: python3)" >&2
     echo "  PORT=...     the port to listen on (default: a free one)" >&2
+    echo "  WORKERS=2    so many workers, each on a simulated device (default: one)" >&2
+    echo "  RESULT=FILE  write what passed into this JSON file, beside what it has of other numbers of workers" >&2
     echo "  KEEP=1       keep the temporary folder" >&2
     exit 2
 }
@@ -16,6 +18,7 @@ comfy=$(cd "$1" && pwd) || usage
 gantry=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 shift 2
 [ -f "$comfy/tests/execution/test_execution.py" ] || { echo "$comfy has no tests/execution: is it a ComfyUI checkout?" >&2; exit 2; }
+result=${RESULT:+$(cd "$(dirname "$RESULT")" && pwd)/$(basename "$RESULT")}
 [ -x "$gantry" ] || { echo "$gantry is no program: build it with 'cargo build --release -p gantry'" >&2; exit 2; }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/comfy-suite.XXXXXX")
@@ -53,7 +56,7 @@ port=${PORT:-$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.
 
 cd "$work"
 code=0
-GANTRY=$gantry PATH=$work/bin:$PATH PYTHONPATH=$paths PYTHONDONTWRITEBYTECODE=1 \
+GANTRY=$gantry WORKERS=${WORKERS:-1} PATH=$work/bin:$PATH PYTHONPATH=$paths PYTHONDONTWRITEBYTECODE=1 \
     "$python" -m pytest -p no:cacheprovider --junitxml="$work/report.xml" \
     --output_dir "$work/output" --listen 127.0.0.1 --port "$port" "$@" \
     tests/execution/test_execution.py \
@@ -61,5 +64,5 @@ GANTRY=$gantry PATH=$work/bin:$PATH PYTHONPATH=$paths PYTHONDONTWRITEBYTECODE=1 
     tests/execution/test_progress_isolation.py \
     tests/execution/test_public_api.py || code=$?
 
-"$python" "$here/count.py" "$work/report.xml"
+"$python" "$here/count.py" "$work/report.xml" "${WORKERS:-1}" ${result:+"$result"}
 exit "$code"

@@ -1,7 +1,7 @@
 //! The connection: where the queue is, who we are, and whether both sides speak the same protocol.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{self, stream};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions};
 
 use crate::error::Error;
 
@@ -38,6 +38,8 @@ pub struct ClusterConfig {
     pub credentials: Option<PathBuf>,
     /// Certificates of those who may vouch for the server.
     pub root_certificates: Option<PathBuf>,
+    /// Our own certificate and its key, for a server that asks who we are.
+    pub certificate: Option<(PathBuf, PathBuf)>,
     /// How workers choose among the jobs that wait.
     pub choosing: Choosing,
     /// How many jobs that ended are remembered; workers drop older ones.
@@ -65,6 +67,7 @@ impl ClusterConfig {
             user: None,
             credentials: None,
             root_certificates: None,
+            certificate: None,
             choosing: Choosing::Affinity(Duration::from_secs(1)),
             history: 10_000,
         }
@@ -217,7 +220,13 @@ async fn connect(config: &ClusterConfig) -> Result<Client, Error> {
         options = options.credentials(&text).map_err(failed)?;
     }
     if let Some(path) = &config.root_certificates {
+        can_be_read(path).await?;
         options = options.add_root_certificates(path.clone()).require_tls(true);
+    }
+    if let Some((certificate, key)) = &config.certificate {
+        can_be_read(certificate).await?;
+        can_be_read(key).await?;
+        options = options.add_client_certificate(certificate.clone(), key.clone()).require_tls(true);
     }
     options.connect(&config.address).await.map_err(|error| {
         let (address, why) = (config.address.clone(), error.to_string());
@@ -225,7 +234,21 @@ async fn connect(config: &ClusterConfig) -> Result<Client, Error> {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
                 Error::Credentials { address, why }
             }
+            ConnectErrorKind::Tls => Error::Trust { address, why },
+            ConnectErrorKind::Io if is_about_trust(&error) => Error::Trust { address, why },
             _ => Error::Unreachable { address, why },
         }
     })
+}
+
+/// The client says of a file that is not there only that it is not there.
+async fn can_be_read(path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::CertificateFile { path: path.display().to_string(), source };
+    tokio::fs::read(path).await.map(drop).map_err(failed)
+}
+
+/// Whether both sides could speak and did not agree on who they are: TLS tells that as data that is no good.
+fn is_about_trust(error: &ConnectError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::InvalidData)
 }

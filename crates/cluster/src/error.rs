@@ -23,6 +23,24 @@ pub enum Error {
         /// What the server said.
         why: String,
     },
+    /// TLS does not come about: the server is not who it should be, or does not know who we are.
+    #[error(
+        "the queue {address} and this machine do not trust each other: {why}; check the certificates that vouch for the queue, the name in its certificate, and our own certificate if it asks for one"
+    )]
+    Trust {
+        /// Where.
+        address: String,
+        /// What the client said.
+        why: String,
+    },
+    /// A file of certificates or of a key cannot be used.
+    #[error("the certificate or key {path} cannot be read: {source}")]
+    CertificateFile {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The file of credentials cannot be used.
     #[error("the credentials file {path} cannot be read: {source}")]
     CredentialsFile {

@@ -7,8 +7,8 @@
 //!                                  └── finish (the history) ────────────┘
 //! ```
 //!
-//! One worker runs one job after the other. Several run jobs at the same time, each on its device: a job has that and
-//! the devices that it names for itself ([`JobPlace`]). They share loaded models, cached outputs and this queue, and memory
+//! One worker runs one job after the other. Several run jobs at the same time, each on its device, which a job has for
+//! itself; jobs that name several devices take turns on each of them, stage by stage ([`JobPlace`]). They share loaded models, cached outputs and this queue, and memory
 //! is freed while none of them works.
 //!
 //! What waits and what is remembered is in a [`JobStore`]; [`SqliteStore`] is that of one machine. What the worker has,

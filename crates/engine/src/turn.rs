@@ -1,13 +1,12 @@
 //! What the workers are to do, and what they do.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool};
 
 use meta::DeviceId;
 
 use crate::observer::JobObserver;
-use crate::place::JobPlace;
+use crate::place::{JobPlace, Taken};
 use crate::store::Claim;
 
 /// A job that runs here.
@@ -176,8 +175,10 @@ impl Turn {
     }
 
     /// The devices that jobs have.
-    pub(crate) fn taken(&self) -> BTreeSet<DeviceId> {
-        self.running.iter().flat_map(|running| running.place.devices.iter().flatten().copied()).collect()
+    pub(crate) fn taken(&self) -> Taken {
+        let mut taken = Taken::default();
+        self.running.iter().for_each(|running| taken.add(&running.place));
+        taken
     }
 
     /// Another worker has the job, if it still runs: it is to end.

@@ -12,7 +12,6 @@ use runtime::ModelStats;
 use crate::HostMemory;
 use crate::event::{Event, JobEvent};
 use crate::message::Milestone;
-use crate::place::JobPlace;
 use crate::record::{self, Record};
 use crate::shared::{Shared, Task};
 use crate::store::Claim;
@@ -93,7 +92,7 @@ impl Worker {
         let seconds = started.elapsed().as_secs_f64();
         match &report.end {
             RunEnd::Succeeded => {
-                let steps = steps_since(&self.shared.runtime.stats(), started, &running.place);
+                let steps = steps_of(&self.shared.runtime.stats_by_job(), &job.prompt_id, started);
                 let on = running.place.is_one_of_several().then(|| format!(" on {}", running.place.worker));
                 let on = on.unwrap_or_default();
                 tracing::info!("prompt {} executed{on} in {seconds:.2} s{steps}", job.prompt_id);
@@ -241,10 +240,10 @@ impl Worker {
     }
 }
 
-/// What the models' steps took since then, beside what they were predicted to take.
-fn steps_since(stats: &[ModelStats], then: Instant, place: &JobPlace) -> String {
+/// What the models' steps took in a job since then, beside what they were predicted to take.
+fn steps_of(stats: &[ModelStats], job: &str, then: Instant) -> String {
     let ran = stats.iter().filter(|model| model.began >= then && model.evaluations > 0);
-    let ran = ran.filter(|model| place.may_use(model.compute));
+    let ran = ran.filter(|model| model.job.as_deref() == Some(job));
     ran.map(|model| {
         let ModelStats { name, evaluations, measured_s, predicted_s, fp8_products, .. } = model;
         let how = if *fp8_products > 0 { " with 8-bit products" } else { "" };

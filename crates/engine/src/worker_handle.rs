@@ -64,16 +64,8 @@ pub struct WorkerReport {
 pub struct Activity {
     /// What streaming did, by model and where that computes, since its copies were made.
     pub streams: Vec<(ModelId, DeviceId, StreamStats)>,
-    /// What evaluations took.
+    /// What evaluations took, by model and job.
     pub runs: Vec<ModelStats>,
-}
-
-impl WorkerReport {
-    /// What its models did until then.
-    #[must_use]
-    pub fn activity(&self) -> Activity {
-        Activity { streams: streams(&self.models), runs: self.runs.clone() }
-    }
 }
 
 /// What is known of a device.
@@ -236,7 +228,7 @@ impl WorkerHandle for LocalWorker {
     }
 
     fn activity(&self) -> Activity {
-        Activity { streams: streams(&self.runtime.residency.models()), runs: self.runtime.stats() }
+        Activity { streams: streams(&self.runtime.residency.models()), runs: self.runtime.stats_by_job() }
     }
 
     fn snapshots(&self, after: Option<u64>) -> Vec<Snapshot> {

@@ -12,6 +12,8 @@ use crate::{Result, Runtime, Source, Work};
 /// A job, as far as devices are concerned. It travels with every call, so that one runtime serves several workers.
 #[derive(Clone, Debug)]
 pub struct Caller {
+    /// Its id; none for what is part of no job.
+    pub job: Option<Arc<str>>,
     /// Says when the job is to end.
     pub cancel: Cancel,
     /// Where its worker computes; the runtime's own device if it is not said.
@@ -22,7 +24,12 @@ impl Caller {
     /// The job of a call.
     #[must_use]
     pub fn of(job: &JobContext) -> Caller {
-        Caller { cancel: Cancel::from(Arc::clone(&job.cancel)), device: device_of(job) }
+        let id = job.prompt_id.as_str();
+        Caller {
+            job: (!id.is_empty()).then(|| id.into()),
+            cancel: Cancel::from(Arc::clone(&job.cancel)),
+            device: device_of(job),
+        }
     }
 }
 
@@ -50,7 +57,8 @@ impl Runtime {
     /// There is no room for it.
     pub fn predicted_s(&self, source: &Source, work: &Work) -> Result<f64> {
         let demand = Demand { work: Some(work), patch_bytes: 0, more_bytes: 0, beside: &[] };
-        Ok(self.plan(source, demand)?.plan.prediction.seconds_per_step)
+        let planned = self.with_room(source, || self.plan(source, demand))?;
+        Ok(planned.plan.prediction.seconds_per_step)
     }
 }
 

@@ -31,6 +31,7 @@ mod questions;
 mod runtime;
 mod stats;
 mod stored_values;
+mod turns;
 mod weight_patches;
 mod work;
 

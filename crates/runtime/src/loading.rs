@@ -8,19 +8,19 @@ use std::time::{Instant, SystemTime};
 use device::OutOfMemory;
 use meta::{DType, DeviceId};
 use patch::PatchSet;
-use placement::{Amounts, CodingPolicy};
+use placement::{Amounts, CodingPolicy, PlanError};
 use residency::{
     Cancel, CodingTime, LoadOptions, ModelId, Products, Residency, Retention, Session, SideCars, StreamStats,
 };
 use tensor::Lane;
 
-use crate::Result;
 use crate::caller::Caller;
 use crate::changed_files::trusted;
 use crate::planning::{Demand, Planned};
 use crate::stats::ModelStats;
+use crate::turns::devices_of;
 use crate::weight_patches::{WeightPatch, patch_set};
-use crate::{Runtime, Source, Work};
+use crate::{Error, Result, Runtime, Source, Work};
 
 /// The most names of tensors that a line of the log has.
 const UNUSED_SHOWN: usize = 4;
@@ -85,6 +85,8 @@ pub struct Opened {
     id: ModelId,
     planned: Planned,
     before: StreamStats,
+    /// The job that it is open for.
+    job: Option<Arc<str>>,
 }
 
 /// What is opened: a network with its patches, for some work.
@@ -118,6 +120,22 @@ impl Runtime {
     /// told at the loader. Nothing is copied yet. What was registered of the same file before leaves as soon as
     /// nothing refers to it.
     pub fn register(&self, source: &Source) -> Result<()> {
+        self.with_room(source, || self.register_now(source))
+    }
+
+    /// Does what needs room on a network's devices. Where there is none, another job may be at work there: what it works
+    /// with is free when its turn ends, so it is done again then.
+    pub(crate) fn with_room<T>(&self, source: &Source, plan: impl Fn() -> Result<T>) -> Result<T> {
+        match plan() {
+            Err(Error::Plan(PlanError::NoRoom { .. })) => {
+                let _turn = self.turns.take(devices_of(source).collect(), &Cancel::NEVER)?;
+                plan()
+            }
+            done => done,
+        }
+    }
+
+    fn register_now(&self, source: &Source) -> Result<()> {
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
         self.forget_damaged(&mut loaded, source);
@@ -148,7 +166,7 @@ impl Runtime {
         self.supersede_others(source, id)
     }
 
-    /// Opens a network and works with it. If a device runs out of memory meanwhile, it is tried once more with
+    /// Opens a network and works with it, while no other job has a network open on its devices. If a device runs out of memory meanwhile, it is tried once more with
     /// more room: other models leave the device, and what is placed automatically keeps less there.
     pub fn with_session<T>(
         &self,
@@ -174,8 +192,11 @@ impl Runtime {
         let theirs: Vec<Option<Arc<Source>>> = others.iter().map(|other| other.source.on(here)).collect();
         let others: Vec<Wanted<'_>> =
             others.iter().zip(&theirs).map(|(other, source)| other.from(source.as_deref())).collect();
+        let all = std::iter::once(&wanted).chain(&others);
+        let devices = all.flat_map(|wanted| devices_of(wanted.source)).collect();
+        let _turn = self.turns.take(devices, &caller.cancel)?;
         let mut attempt = || {
-            let (opened, others) = self.open_all(wanted, &others, &caller.cancel)?;
+            let (opened, others) = self.open_all(wanted, &others, caller)?;
             self.work_with(opened, others, &mut work)
         };
         match attempt() {
@@ -209,10 +230,10 @@ impl Runtime {
         &self,
         wanted: Wanted<'_>,
         others: &[Wanted<'_>],
-        cancel: &Cancel,
+        caller: &Caller,
     ) -> Result<(Opened, Vec<Opened>)> {
         if others.is_empty() {
-            return Ok((self.open(wanted, Beside::default(), cancel)?, Vec::new()));
+            return Ok((self.open(wanted, Beside::default(), caller)?, Vec::new()));
         }
         let compute = wanted.source.placing.compute;
         let alone = Demand { work: Some(wanted.work), patch_bytes: 0, more_bytes: 0, beside: &[] };
@@ -221,7 +242,7 @@ impl Runtime {
         for other in others {
             let is_there = other.source.placing.compute == compute;
             let more_bytes = if is_there { alone.least_bytes() } else { 0 };
-            let other = self.open(*other, Beside { open: &open, more_bytes }, cancel)?;
+            let other = self.open(*other, Beside { open: &open, more_bytes }, caller)?;
             open.push(other.id);
             opened.push(other);
         }
@@ -231,7 +252,7 @@ impl Runtime {
         let held: u64 = there().map(Planned::held_bytes).sum();
         let most = there().map(|other| other.working_bytes() + held - other.held_bytes()).max().unwrap_or(0);
         let more_bytes = held.max(most.saturating_sub(alone.working_bytes()));
-        let wanted = self.open(wanted, Beside { open: &open, more_bytes }, cancel)?;
+        let wanted = self.open(wanted, Beside { open: &open, more_bytes }, caller)?;
         Ok((wanted, opened))
     }
 
@@ -257,11 +278,11 @@ impl Runtime {
             stalls: now.stalls.saturating_sub(opened.before.stalls),
             stalled: now.stalled.saturating_sub(opened.before.stalled),
         };
-        self.stats.evaluated(opened.id, seconds, streamed);
+        self.stats.evaluated((opened.id, opened.job.as_ref()), seconds, streamed);
     }
 
-    fn open(&self, wanted: Wanted<'_>, beside: Beside<'_>, cancel: &Cancel) -> Result<Opened> {
-        let source = wanted.source;
+    fn open(&self, wanted: Wanted<'_>, beside: Beside<'_>, caller: &Caller) -> Result<Opened> {
+        let (source, cancel) = (wanted.source, &caller.cancel);
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
         self.forget_damaged(&mut loaded, source);
@@ -286,6 +307,7 @@ impl Runtime {
             tracing::warn!("{note}");
         }
         self.stats.begin(ModelStats {
+            job: caller.job.clone(),
             fp8_products: known.planned.fp8_products,
             ..ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan)
         });
@@ -295,6 +317,7 @@ impl Runtime {
             work: known.planned.work.clone(),
             id: known.id,
             planned: known.planned.clone(),
+            job: caller.job.clone(),
         })
     }
 

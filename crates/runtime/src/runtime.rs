@@ -13,7 +13,7 @@ use residency::{Products, Residency, SideCars};
 
 use crate::host::Host;
 use crate::{Error, Folders, KeptPictures, ModelStats, OutputStore, Result};
-use crate::{footprint, loading, planning, profiling, stats};
+use crate::{footprint, loading, planning, profiling, stats, turns};
 
 /// The surroundings of all nodes of one server or command.
 pub struct Runtime {
@@ -32,6 +32,8 @@ pub struct Runtime {
     /// What is loaded, by what it was loaded from and how.
     pub(crate) loaded: Mutex<loading::LoadedModels>,
     pub(crate) stats: stats::StatsTable,
+    /// Who works with which device.
+    pub(crate) turns: turns::Turns,
     /// What is known of the machine.
     pub(crate) profile: profiling::ProfileStore,
     /// What rehearsals told.
@@ -118,6 +120,7 @@ impl Runtime {
             residency,
             loaded: Mutex::default(),
             stats: stats::StatsTable::default(),
+            turns: turns::Turns::default(),
             profile: profiling::ProfileStore::new(settings.profile_file.clone()),
             footprints: Mutex::default(),
             coded_bytes: Mutex::default(),
@@ -215,6 +218,12 @@ impl Runtime {
     #[must_use]
     pub fn stats(&self) -> Vec<ModelStats> {
         self.stats.list()
+    }
+
+    /// The same with what the steps of jobs took that ran before or run beside the last one of a model.
+    #[must_use]
+    pub fn stats_by_job(&self) -> Vec<ModelStats> {
+        self.stats.list_by_job()
     }
 
     /// Bytes of models whose copies are made in a second, as it was lately; none before the first.

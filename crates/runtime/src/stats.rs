@@ -1,7 +1,7 @@
 //! What steps took: predicted and measured, by model; and what is learnt from it.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use meta::DeviceId;
@@ -14,12 +14,16 @@ use crate::planning::Planned;
 
 /// Steps of a run whose times are kept, the latest.
 const STEPS_KEPT: usize = 1000;
+/// Jobs whose last run of a model is kept, the latest: so many may run at the same time.
+const JOBS_KEPT: usize = 16;
 
 /// What the steps of a model took in its last run. A step evaluates all of its conditionings at once.
 #[derive(Clone, Debug)]
 pub struct ModelStats {
     /// The loaded model.
     pub id: ModelId,
+    /// The job that the run is part of, if it is part of one.
+    pub job: Option<Arc<str>>,
     /// Its file's name.
     pub name: String,
     /// Its family.
@@ -51,6 +55,7 @@ impl ModelStats {
     pub(crate) fn new(id: ModelId, name: String, family: String, plan: &Plan) -> ModelStats {
         ModelStats {
             id,
+            job: None,
             name,
             family,
             compute: plan.compute,
@@ -70,7 +75,8 @@ impl ModelStats {
 /// The table of all models that ran.
 #[derive(Debug, Default)]
 pub(crate) struct StatsTable {
-    models: Mutex<BTreeMap<ModelId, Run>>,
+    /// By model the last run of each of the latest jobs, the latest at the end.
+    models: Mutex<BTreeMap<ModelId, VecDeque<Run>>>,
     /// Bytes that were loaded and the seconds that it took; what is longer ago counts less.
     loads: Mutex<(f64, f64)>,
 }
@@ -99,18 +105,34 @@ impl StatsTable {
     }
 
     pub(crate) fn list(&self) -> Vec<ModelStats> {
-        self.lock().values().map(|run| run.stats.clone()).collect()
+        self.lock().values().filter_map(VecDeque::back).map(|run| run.stats.clone()).collect()
     }
 
-    /// A run begins: what is known of earlier ones goes.
+    pub(crate) fn list_by_job(&self) -> Vec<ModelStats> {
+        self.lock().values().flatten().map(|run| run.stats.clone()).collect()
+    }
+
+    /// A run begins: what is known of earlier ones of its job goes.
     pub(crate) fn begin(&self, stats: ModelStats) {
-        self.lock().insert(stats.id, Run { stats, seconds: Vec::new() });
+        let mut models = self.lock();
+        let runs = models.entry(stats.id).or_default();
+        runs.retain(|run| run.stats.job != stats.job);
+        if runs.len() == JOBS_KEPT {
+            runs.pop_front();
+        }
+        runs.push_back(Run { stats, seconds: Vec::new() });
     }
 
     /// One step took so long, and since the run began so much was streamed.
-    pub(crate) fn evaluated(&self, id: ModelId, seconds: f64, streamed: StreamStats) {
+    pub(crate) fn evaluated(
+        &self,
+        (id, job): (ModelId, Option<&Arc<str>>),
+        seconds: f64,
+        streamed: StreamStats,
+    ) {
         let mut models = self.lock();
-        let Some(run) = models.get_mut(&id) else { return };
+        let runs = models.get_mut(&id).into_iter().flatten();
+        let Some(run) = runs.rev().find(|run| run.stats.job.as_ref() == job) else { return };
         if run.seconds.len() == STEPS_KEPT {
             run.seconds.remove(0);
         }
@@ -125,10 +147,12 @@ impl StatsTable {
 
     /// The median step of a model's last run, if it has made one.
     pub(crate) fn measured_s(&self, id: ModelId) -> Option<f64> {
-        self.lock().get(&id).filter(|run| !run.seconds.is_empty()).map(|run| run.stats.measured_s)
+        let models = self.lock();
+        let last = models.get(&id)?.back()?;
+        (!last.seconds.is_empty()).then_some(last.stats.measured_s)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, Run>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, VecDeque<Run>>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -258,6 +282,7 @@ mod tests {
         let id = ModelId(1);
         let begin = || ModelStats {
             id,
+            job: None,
             name: "a".into(),
             family: "b".into(),
             compute: DeviceId::CPU,
@@ -274,13 +299,26 @@ mod tests {
         table.begin(begin());
         assert_eq!(table.measured_s(id), None);
         for seconds in [9.0, 1.0, 3.0] {
-            table.evaluated(id, seconds, StreamStats::default());
+            table.evaluated((id, None), seconds, StreamStats::default());
         }
         let stats = &table.list()[0];
         assert_eq!((stats.measured_s, stats.last_s, stats.evaluations), (3.0, 3.0, 3));
         table.begin(begin());
-        table.evaluated(id, 2.0, StreamStats { bytes: 7, ..StreamStats::default() });
+        table.evaluated((id, None), 2.0, StreamStats { bytes: 7, ..StreamStats::default() });
         assert_eq!(table.measured_s(id), Some(2.0));
         assert_eq!(table.list()[0].bytes_streamed, 7);
+        // Two jobs that have the model in turns have their own.
+        let jobs: [Arc<str>; 2] = ["a".into(), "b".into()];
+        jobs.iter().for_each(|job| table.begin(ModelStats { job: Some(Arc::clone(job)), ..begin() }));
+        for (job, seconds) in [(0, 5.0), (1, 6.0), (0, 5.0)] {
+            table.evaluated((id, Some(&jobs[job])), seconds, StreamStats::default());
+        }
+        let counts: Vec<u64> = table.list_by_job().iter().map(|stats| stats.evaluations).collect();
+        assert_eq!(counts, [1, 2, 1]);
+        assert_eq!((table.list().len(), table.list()[0].measured_s), (1, 6.0));
+        for job in 0..40 {
+            table.begin(ModelStats { job: Some(job.to_string().into()), ..begin() });
+        }
+        assert_eq!(table.list_by_job().len(), JOBS_KEPT);
     }
 }

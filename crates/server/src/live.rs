@@ -2,7 +2,7 @@
 //!
 //! It stands before the [`Hub`], sees every event first and hands it on. A job's record says the same once it ended.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::{Event, EventSink, JobEvent, JobFailure, Milestone, Progress};
@@ -74,6 +74,13 @@ impl Live {
         let jobs = self.lock();
         let meant = jobs.running.iter().filter(|job| id.is_none_or(|id| job.id == id));
         meant.filter_map(|job| job.preview.clone()).max_by_key(|(number, ..)| *number)
+    }
+
+    /// The numbers of the latest pictures, by the jobs that run and have some.
+    pub(crate) fn preview_numbers(&self) -> BTreeMap<String, u64> {
+        let jobs = self.lock();
+        let number = |job: &LiveJob| Some((job.id.clone(), job.preview.as_ref()?.0));
+        jobs.running.iter().filter_map(number).collect()
     }
 
     /// The latest jobs that failed, the last one first.

@@ -1,6 +1,6 @@
 //! What jobs took: seconds per step and per node, bytes streamed, stalls. For `GET /gantry/stats`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,20 @@ const STEPS: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Stats(Mutex<Kept>);
 
+/// What a worker ran since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ran {
+    /// Jobs that ended.
+    pub(crate) jobs: u64,
+    /// What they took together.
+    pub(crate) seconds: f64,
+}
+
 #[derive(Debug, Default)]
 struct Kept {
     ended: VecDeque<JobStats>,
+    /// What each worker ran in all, by its name.
+    by_worker: BTreeMap<String, Ran>,
     /// In the order in which they began.
     running: Vec<Running>,
 }
@@ -207,17 +218,18 @@ impl Totals {
         sum
     }
 
-    /// The models that were evaluated since in a place.
-    fn runs_since(&self, before: &Totals, place: Option<&JobPlace>) -> Vec<ModelRun> {
+    /// The models that a job evaluated since.
+    fn runs_since(&self, before: &Totals, job: &str) -> Vec<ModelRun> {
         let is_known = |run: &ModelStats| {
             before.runs.iter().any(|other| {
                 other.id == run.id
+                    && other.job == run.job
                     && other.evaluations == run.evaluations
                     && other.last_s.to_bits() == run.last_s.to_bits()
             })
         };
-        let here = self.runs.iter().filter(|run| is_in(place, run.compute));
-        let new = here.filter(|run| run.evaluations > 0 && !is_known(run));
+        let own = self.runs.iter().filter(|run| run.job.as_deref() == Some(job));
+        let new = own.filter(|run| run.evaluations > 0 && !is_known(run));
         new.map(ModelRun::of).collect()
     }
 }
@@ -227,6 +239,11 @@ impl Stats {
     pub(crate) fn latest(&self, count: usize) -> Vec<JobStats> {
         let kept = self.lock();
         kept.ended.iter().skip(kept.ended.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// What a worker ran since the start.
+    pub(crate) fn ran_by(&self, worker: &str) -> Ran {
+        self.lock().by_worker.get(worker).copied().unwrap_or_default()
     }
 
     /// The jobs that run, in the order in which they began. `totals` are those of now.
@@ -269,6 +286,10 @@ impl Stats {
             JobEvent::Finished(identity) => running.close(identity, at),
             JobEvent::Ended { .. } => {
                 let ended = kept.running.remove(found).end(at, totals);
+                if let Some(worker) = &ended.worker {
+                    let ran = kept.by_worker.entry(worker.clone()).or_default();
+                    (ran.jobs, ran.seconds) = (ran.jobs + 1, ran.seconds + ended.seconds);
+                }
                 if kept.ended.len() == JOBS {
                     kept.ended.pop_front();
                 }
@@ -355,7 +376,7 @@ impl Running {
             streamed_bytes: streamed.bytes,
             stalls: streamed.stalls,
             stalled_seconds: streamed.stalled.as_secs_f64(),
-            models: totals.runs_since(&self.before, place),
+            models: totals.runs_since(&self.before, &self.prompt_id),
             nodes: self.open.iter().map(node).collect(),
             nodes_done: self.nodes_done,
         }
@@ -374,14 +395,14 @@ impl Running {
             streamed_blocks: streamed.copies,
             stalls: streamed.stalls,
             stalled_seconds: streamed.stalled.as_secs_f64(),
-            models: totals.runs_since(&self.before, place),
+            models: totals.runs_since(&self.before, &self.prompt_id),
             nodes: self.nodes,
         }
     }
 }
 
-/// Whether what computed on a device may belong to a job in a place. What several jobs do on the host at the same time
-/// cannot be told apart.
+/// Whether what was streamed to a device may belong to a job in a place. What several jobs do on the host at the same time, or
+/// on a device that they have in turns, cannot be told apart.
 fn is_in(place: Option<&JobPlace>, device: DeviceId) -> bool {
     place.is_none_or(|place| place.may_use(device))
 }
@@ -457,8 +478,10 @@ mod tests {
 
     #[test]
     fn only_models_that_were_evaluated_are_of_a_job() {
+        let (own, other): (Arc<str>, Arc<str>) = ("own".into(), "other".into());
         let run = |id: u64, evaluations: u64| ModelStats {
             id: ModelId(id),
+            job: Some(Arc::clone(&own)),
             name: "m".to_owned(),
             family: "flux".to_owned(),
             compute: DeviceId::CPU,
@@ -473,8 +496,11 @@ mod tests {
             began: Instant::now(),
         };
         let before = Totals { runs: vec![run(1, 4), run(2, 4)], ..Totals::default() };
-        let after = Totals { runs: vec![run(1, 4), run(2, 8), run(3, 0)], ..Totals::default() };
-        let shown = serde_json::to_value(after.runs_since(&before, None)).unwrap();
+        // Another job has the model in turns with this one.
+        let others = ModelStats { job: Some(other), ..run(2, 9) };
+        let runs = vec![run(1, 4), run(2, 8), others, run(3, 0)];
+        let after = Totals { runs, ..Totals::default() };
+        let shown = serde_json::to_value(after.runs_since(&before, "own")).unwrap();
         assert_eq!(shown.as_array().unwrap().len(), 1);
         assert_eq!(shown[0]["id"], 2);
         assert_eq!(shown[0]["steps"], 8);
@@ -502,6 +528,7 @@ mod tests {
         let ended = JobEvent::Ended { last: None };
         stats.record(start, (&ids[0], Some(&place(0))), &ended, Some(&totals(3, 80)));
         assert_eq!(stats.running(start, &Totals::default()).len(), 1);
+        assert_eq!((stats.ran_by("sim:0").jobs, stats.ran_by("sim:1").jobs), (1, 0));
         let shown = serde_json::to_value(stats.latest(JOBS)).unwrap();
         assert_eq!((&shown[0]["prompt_id"], &shown[0]["streamed_bytes"]), (&"a".into(), &80.into()));
     }

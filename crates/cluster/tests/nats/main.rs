@@ -3,6 +3,7 @@
 
 mod affinity;
 mod server;
+mod trust;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

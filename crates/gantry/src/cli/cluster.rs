@@ -33,6 +33,12 @@ pub(crate) struct QueueArgs {
     /// The certificates of those who may vouch for the queue; it then speaks TLS
     #[arg(long, value_name = "FILE", help_heading = "Several machines")]
     pub(crate) queue_ca: Option<PathBuf>,
+    /// Our own certificate, for a queue that asks who we are
+    #[arg(long, value_name = "FILE", requires = "queue_key", help_heading = "Several machines")]
+    pub(crate) queue_cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE", requires = "queue_cert", help_heading = "Several machines")]
+    pub(crate) queue_key: Option<PathBuf>,
     /// Seconds after which a job of a worker that gives no sign of life runs elsewhere; the first who opens a pool says it
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, help_heading = "Several machines")]
     pub(crate) queue_lease: f64,
@@ -52,6 +58,7 @@ impl QueueArgs {
             user: self.queue_user.clone().zip(self.queue_password.clone()),
             credentials: self.queue_creds.clone(),
             root_certificates: self.queue_ca.clone(),
+            certificate: self.queue_cert.clone().zip(self.queue_key.clone()),
             ..ClusterConfig::new(address, &self.pool)
         };
         Ok(Some(Arc::new(NatsStore::open(&config)?)))

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::State;
@@ -9,10 +10,12 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use meta::DeviceId;
 use serde_json::{Value, json};
 
 use super::ask;
 use crate::app::App;
+use crate::stats::Totals;
 use crate::wire::rejection::Answer;
 use crate::wire::reply;
 
@@ -58,6 +61,41 @@ async fn workers(State(app): State<Arc<App>>) -> Answer {
     .await
 }
 
+/// A figure of every worker, by its name and its kind.
+fn by_worker<'a>(
+    text: &mut String,
+    (name, kind): (&str, &str),
+    help: &str,
+    each: impl Iterator<Item = (&'a str, f64)>,
+) {
+    // Writing to text cannot fail.
+    let _ = writeln!(text, "# HELP gantry_worker_{name} {help}\n# TYPE gantry_worker_{name} {kind}");
+    for (worker, value) in each {
+        // What the format gives a meaning is written as itself.
+        let worker = worker.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let _ = writeln!(text, "gantry_worker_{name}{{worker=\"{worker}\"}} {value}");
+    }
+}
+
+/// What the workers of this process do and did.
+fn own_workers(text: &mut String, app: &App, workers: &[DeviceId]) {
+    let stats = app.hub.stats();
+    let running = stats.running(Instant::now(), &Totals::default());
+    let names: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    let runs = |name: &str| running.iter().filter(|job| job.worker.as_deref() == Some(name)).count() as f64;
+    let each = || names.iter().map(String::as_str);
+    by_worker(
+        text,
+        ("jobs_running", "gauge"),
+        "Jobs that a worker runs.",
+        each().map(|name| (name, runs(name))),
+    );
+    let jobs = each().map(|name| (name, stats.ran_by(name).jobs as f64));
+    by_worker(text, ("jobs_total", "counter"), "Jobs of a worker that ended.", jobs);
+    let seconds = each().map(|name| (name, stats.ran_by(name).seconds));
+    by_worker(text, ("job_seconds_total", "counter"), "Seconds that they took.", seconds);
+}
+
 /// What can be counted, in Prometheus' format.
 async fn metrics(State(app): State<Arc<App>>) -> Answer {
     let here = Arc::clone(&app);
@@ -79,9 +117,13 @@ async fn metrics(State(app): State<Arc<App>>) -> Answer {
             let is_busy = |worker: &&Value| worker["running"].as_array().is_some_and(|jobs| !jobs.is_empty());
             gauge("workers", "Workers that live.", workers.len() as f64);
             gauge("workers_busy", "Workers that run a job.", workers.iter().filter(is_busy).count() as f64);
+            let running = |worker: &Value| worker["running"].as_array().map_or(0.0, |jobs| jobs.len() as f64);
+            let each = workers.iter().filter_map(|worker| Some((worker["name"].as_str()?, running(worker))));
+            by_worker(&mut text, ("jobs_running", "gauge"), "Jobs that a worker runs.", each);
         } else {
             let report = engine.worker().report();
             gauge("models_loaded", "Models that are loaded.", report.models.len() as f64);
+            own_workers(&mut text, &here, &report.workers);
         }
         ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
     })

@@ -210,6 +210,7 @@ fn memory_schemas() -> Value {
             ("devices", list("Device")), ("models", list("Model")), ("snapshots", list("Snapshot")),
             ("stats", json!({ "$ref": "#/components/schemas/Stats" })), ("queue", list("WaitingJob")),
             ("errors", list("FailedJob")), ("preview", json!({ "type": ["integer", "null"] })),
+            ("previews", json!({ "type": "object", "additionalProperties": { "type": "integer" } })),
         ]),
         "Devices": object(&[("devices", list("Device"))]),
         "Device": object(&[

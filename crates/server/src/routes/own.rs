@@ -1,5 +1,6 @@
 //! `/gantry/…`: devices, loaded models, memory over time, plans and measurements.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -98,6 +99,7 @@ async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Answer 
             queue: queue_shapes(engine),
             errors: here.live.failures(),
             preview: here.live.preview(None).map(|(number, ..)| number),
+            previews: here.live.preview_numbers(),
         })
     })
     .await
@@ -116,6 +118,8 @@ struct NowShape {
     errors: Vec<FailedJob>,
     /// The number of the latest picture of what is being made; `/gantry/preview` has it.
     preview: Option<u64>,
+    /// The same by job, of all that run and have one.
+    previews: BTreeMap<String, u64>,
 }
 
 /// Jobs that wait and are shown.
@@ -310,7 +314,7 @@ struct WorkerShape {
 impl StatsShape {
     fn of(engine: &Engine, report: &WorkerReport, hub: &Hub, jobs: Option<u64>) -> StatsShape {
         let jobs = jobs.map_or(JOBS, |jobs| usize::try_from(jobs).unwrap_or(usize::MAX));
-        let running = hub.stats().running(Instant::now(), &Totals::of(report.activity()));
+        let running = hub.stats().running(Instant::now(), &Totals::of(engine.worker().activity()));
         let worker = |device: &DeviceId| {
             let device = device.to_string();
             let own = running.iter().find(|job| job.worker.as_ref() == Some(&device));

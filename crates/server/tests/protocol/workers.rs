@@ -83,6 +83,9 @@ async fn both_are_shown_each_with_its_worker_and_picture() {
         }
         assert_eq!(answer.status, 200, "each has a picture of its own");
     }
+    let now = get(&server, "/gantry/now").await.json();
+    let previews = now["previews"].as_object().unwrap();
+    assert!(ids.iter().all(|id| previews[id].as_u64().unwrap() >= 1), "{previews:?}");
     assert_eq!(now["stats"]["waiting"], 1);
     assert_eq!(now["queue"][0]["prompt_id"], json!(waiting));
     assert_eq!(get(&server, &format!("/gantry/preview?prompt_id={waiting}")).await.status, 204);
@@ -99,6 +102,17 @@ async fn both_are_shown_each_with_its_worker_and_picture() {
     assert_eq!(queue["queue_running"][0][1], json!(waiting), "that one has ended before");
     post(&server, "/interrupt", &json!({ "prompt_id": waiting })).await;
     until(&server, "/queue", |queue| queue["queue_running"] == json!([])).await;
+    // What each ran is counted.
+    let metrics = String::from_utf8(get(&server, "/metrics").await.body).unwrap();
+    let figure = |name: &str, device: &str| -> f64 {
+        let start = format!("gantry_worker_{name}{{worker=\"{device}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("{start} is not in {metrics}")).parse().unwrap()
+    };
+    let both = ["null:0", "null:1"];
+    assert_eq!(both.map(|device| figure("jobs_running", device)), [0.0; 2], "{metrics}");
+    assert_eq!(both.map(|device| figure("jobs_total", device)).iter().sum::<f64>(), 3.0, "{metrics}");
+    assert!(both.iter().all(|device| figure("job_seconds_total", device) > 0.0), "{metrics}");
     server.stop().await;
 }
 
