@@ -17,6 +17,7 @@ mod retention;
 mod server;
 mod start;
 mod stopping;
+mod stored_videos;
 mod stored_workflows;
 mod superseding;
 #[cfg(any(target_os = "linux", target_os = "macos"))]
