@@ -36,6 +36,12 @@ const PACKS: &[Pack] = &[
         about: "it is of ComfyUI-AnimateDiff-Evolved, whose motion models do not run here; use a video model",
     },
     Pack {
+        starts: &["WanVideo", "LoadWanVideo", "DownloadAndLoadWav2VecModel"],
+        ends: &[],
+        about: "it is of ComfyUI-WanVideoWrapper, which does not run here; its models do: use UNETLoader, CLIPLoader of the type \
+                wan, VAELoader, WanImageToVideo and KSampler, or their MultiGPU forms",
+    },
+    Pack {
         starts: &["UltimateSDUpscale"],
         ends: &[],
         about: "it is of ComfyUI_UltimateSDUpscale; use ImageUpscaleWithModel, then VAEEncodeTiled, KSampler with a denoise of \
@@ -69,6 +75,8 @@ mod tests {
             ("DepthAnythingPreprocessor", "comfyui_controlnet_aux"),
             ("ApplyInstantID", "faces"),
             ("ADE_LoadAnimateDiffModel", "AnimateDiff"),
+            ("WanVideoModelLoaderMultiGPU", "WanVideoWrapper"),
+            ("LoadWanVideoT5TextEncoder", "WanVideoWrapper"),
             ("UltimateSDUpscale", "ImageUpscaleWithModel"),
             ("FaceDetailer", "Impact"),
         ] {
