@@ -30,9 +30,10 @@ impl PipedFrames {
         command.args([
             "-map",
             "0:v:0",
-            // Marks of the stream are followed, and what comes out always means the same.
+            // Marks of the stream are followed, and what comes out always means the same. Planes of colour are spread without
+            // smoothing, as those that are decoded here.
             "-vf",
-            "scale=out_color_matrix=bt601:out_range=tv",
+            "scale=out_color_matrix=bt601:out_range=tv:flags=neighbor+accurate_rnd",
             "-pix_fmt",
             "yuv444p",
             "-strict",

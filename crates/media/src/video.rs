@@ -57,7 +57,7 @@ struct OwnFrames {
 /// A decoder, by its codec.
 enum Decoder {
     H264(h264::Decoder),
-    Vp9(vp9::Decoder),
+    Vp9(Box<vp9::Decoder>),
     Av1(av1::Decoder),
 }
 
@@ -183,7 +183,7 @@ impl Decoder {
             codecs::CODEC_ID_H264 => {
                 Ok(Decoder::H264(h264::Decoder::new(&file, setup.unwrap_or_default(), colour)?))
             }
-            codecs::CODEC_ID_VP9 => Ok(Decoder::Vp9(vp9::Decoder::new(&file, colour))),
+            codecs::CODEC_ID_VP9 => Ok(Decoder::Vp9(Box::new(vp9::Decoder::new(&file, colour)))),
             codecs::CODEC_ID_AV1 => {
                 let setup = setup.or(marks.av1_setup.as_deref()).unwrap_or_default();
                 Ok(Decoder::Av1(av1::Decoder::new(&file, setup, colour)?))
