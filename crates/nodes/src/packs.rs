@@ -1,6 +1,8 @@
 //! Packs whose classes are not here, by what their names begin or end with: a workflow that needs one is told which pack it
 //! is and what does the same.
 
+use crate::families;
+
 /// A pack, and what to do without it.
 struct Pack {
     /// Names begin with one of these.
@@ -36,12 +38,6 @@ const PACKS: &[Pack] = &[
         about: "it is of ComfyUI-AnimateDiff-Evolved, whose motion models do not run here; use a video model",
     },
     Pack {
-        starts: &["WanVideo", "LoadWanVideo", "DownloadAndLoadWav2VecModel"],
-        ends: &[],
-        about: "it is of ComfyUI-WanVideoWrapper, which does not run here; its models do: use UNETLoader, CLIPLoader of the type \
-                wan, VAELoader, WanImageToVideo and KSampler, or their MultiGPU forms",
-    },
-    Pack {
         starts: &["UltimateSDUpscale"],
         ends: &[],
         about: "it is of ComfyUI_UltimateSDUpscale; use ImageUpscaleWithModel, then VAEEncodeTiled, KSampler with a denoise of \
@@ -61,7 +57,7 @@ pub(crate) fn instead(class: &str) -> Option<&'static str> {
         pack.starts.iter().any(|start| class.starts_with(start))
             || pack.ends.iter().any(|end| class.ends_with(end))
     };
-    PACKS.iter().find(is_of).map(|pack| pack.about)
+    PACKS.iter().find(is_of).map(|pack| pack.about).or_else(|| families::instead(class))
 }
 
 #[cfg(test)]
