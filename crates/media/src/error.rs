@@ -31,7 +31,7 @@ pub enum Error {
     /// A codec that is not known here.
     #[error(
         "{file} is in {codec}, which cannot be read here by itself; install ffmpeg so that it is found, or convert the \
-         file to H.264"
+         file to VP9, AV1 or plain H.264 (8 bits, 4:2:0, not interlaced)"
     )]
     Codec {
         /// The file.
@@ -81,6 +81,9 @@ pub enum Error {
     /// ffmpeg failed.
     #[error("ffmpeg failed: {0}")]
     Ffmpeg(String),
+    /// Whoever asked does not want it any more.
+    #[error("reading was ended")]
+    Cancelled,
     /// From the system.
     #[error(transparent)]
     Io(#[from] io::Error),

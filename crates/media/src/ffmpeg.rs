@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::colour::{Colour, Plane, Planes};
+use crate::limits::check_size;
 use crate::{Error, Frame, FrameRate, Result, Source, VideoInfo};
 
 /// The program.
@@ -28,6 +30,10 @@ impl PipedFrames {
         command.args([
             "-map",
             "0:v:0",
+            // Marks of the stream are followed, and what comes out always means the same. Planes of colour are spread without
+            // smoothing, as those that are decoded here.
+            "-vf",
+            "scale=out_color_matrix=bt601:out_range=tv:flags=neighbor+accurate_rnd",
             "-pix_fmt",
             "yuv444p",
             "-strict",
@@ -47,6 +53,7 @@ impl PipedFrames {
             let _ = child.wait();
             return Err(source.unreadable("ffmpeg found no moving pictures in it".to_owned()));
         };
+        check_size(&source.name(), info.width, info.height)?;
         Ok(Some(PipedFrames { info, child, out, name: source.name() }))
     }
 
@@ -65,7 +72,7 @@ impl PipedFrames {
         let VideoInfo { width, height, .. } = self.info;
         let mut planes = vec![0; width * height * 3];
         self.out.read_exact(&mut planes)?;
-        Ok(Some(frame_of(&planes, width, height)))
+        Ok(frame_of(&planes, width, height))
     }
 }
 
@@ -83,20 +90,21 @@ fn stream_info(header: &str) -> Option<VideoInfo> {
     let word = |letter: char| words.split_whitespace().find_map(|word| word.strip_prefix(letter));
     let (frames, seconds) = word('F')?.split_once(':')?;
     let rate = FrameRate::reduced(frames.parse().ok()?, seconds.parse().ok()?);
-    Some(VideoInfo { width: word('W')?.parse().ok()?, height: word('H')?.parse().ok()?, rate, frames: None })
+    Some(VideoInfo {
+        width: word('W')?.parse().ok()?,
+        height: word('H')?.parse().ok()?,
+        rate,
+        frames: None,
+        seconds: None,
+    })
 }
 
 /// Planes of brightness and colour as red, green and blue.
-fn frame_of(planes: &[u8], width: usize, height: usize) -> Frame {
-    let (bright, colours) = planes.split_at(width * height);
-    let (blue, red) = colours.split_at(width * height);
-    let mut rgb = Vec::with_capacity(planes.len());
-    for ((y, u), v) in bright.iter().zip(blue).zip(red) {
-        let (y, u, v) = (1.164 * (f32::from(*y) - 16.0), f32::from(*u) - 128.0, f32::from(*v) - 128.0);
-        let byte = |value: f32| value.round().clamp(0.0, 255.0) as u8;
-        rgb.extend([byte(y + 1.596 * v), byte(y - 0.392 * u - 0.813 * v), byte(y + 2.017 * u)]);
-    }
-    Frame { width, height, rgb }
+fn frame_of(planes: &[u8], width: usize, height: usize) -> Option<Frame> {
+    let plane = |at: usize| Some(Plane { bytes: planes.get(at * width * height..)?, stride: width });
+    let planes = [plane(0), plane(1), plane(2)];
+    let colour = Colour::default();
+    Planes { width, height, bits: 8, halved: (false, false), planes, colour }.frame()
 }
 
 /// A file that ffmpeg is to write of frames or sound that go into its pipe.
@@ -160,7 +168,7 @@ mod tests {
     #[test]
     fn black_white_and_grey_stay_what_they_are() {
         let planes = [16, 235, 126, 128, 128, 128, 128, 128, 128];
-        let frame = frame_of(&planes, 3, 1);
+        let frame = frame_of(&planes, 3, 1).unwrap();
         assert_eq!(frame.rgb, [0, 0, 0, 255, 255, 255, 128, 128, 128]);
     }
 }

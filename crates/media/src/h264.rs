@@ -1,5 +1,7 @@
 //! H.264: frames to packets as MP4 keeps them, and back.
 
+mod sequence;
+
 use std::collections::VecDeque;
 
 use openh264::OpenH264API;
@@ -10,7 +12,10 @@ use openh264::encoder::{
 };
 use openh264::formats::{RgbSliceU8, YUVBuffer, YUVSource};
 
+use crate::colour::{Colour, Plane, Planes};
+use crate::limits::check_size;
 use crate::{Error, Frame, FrameRate, Result};
+use sequence::Sequence;
 
 /// Kinds of units in a stream: what the decoder is set up with.
 const SEQUENCE: u8 = 7;
@@ -106,6 +111,9 @@ pub(crate) struct Decoder {
     decoder: OpenDecoder,
     /// Bytes of the length in front of a unit.
     length_bytes: usize,
+    /// What the container says of the colours, and what holds.
+    container: Option<Colour>,
+    colour: Colour,
     /// Frames that are complete.
     ready: VecDeque<Frame>,
     /// The file, for messages.
@@ -114,13 +122,20 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     /// Set up with what MP4 and Matroska keep beside the packets (`avcC`).
-    pub(crate) fn new(file: &str, setup: &[u8]) -> Result<Decoder> {
-        let broken = |reason: &str| Error::Unreadable { file: file.to_owned(), reason: reason.to_owned() };
+    pub(crate) fn new(file: &str, setup: &[u8], container: Option<Colour>) -> Result<Decoder> {
+        let broken = |reason: &str| unreadable(file, reason);
         let config = DecoderConfig::new().flush_after_decode(Flush::NoFlush);
         let decoder = OpenDecoder::with_api_config(OpenH264API::from_source(), config)
             .map_err(|error| broken(&error.to_string()))?;
         let length_bytes = setup.get(4).map_or(4, |byte| usize::from(byte & 3) + 1);
-        let mut decoder = Decoder { decoder, length_bytes, ready: VecDeque::new(), file: file.to_owned() };
+        let mut decoder = Decoder {
+            decoder,
+            length_bytes,
+            container,
+            colour: container.unwrap_or_default(),
+            ready: VecDeque::new(),
+            file: file.to_owned(),
+        };
         let units = setup_units(setup).ok_or_else(|| broken("the parameters of its pictures are damaged"))?;
         decoder.feed(&units)?;
         Ok(decoder)
@@ -128,16 +143,15 @@ impl Decoder {
 
     /// Takes a packet of units with their lengths in front.
     pub(crate) fn take(&mut self, packet: &[u8]) -> Result<()> {
-        let mut units = Vec::with_capacity(packet.len() + 16);
+        let mut units = Vec::new();
         let mut rest = packet;
         while rest.len() > self.length_bytes {
             let (length, after) = rest.split_at(self.length_bytes);
             let length = length.iter().fold(0usize, |sum, byte| (sum << 8) | usize::from(*byte));
             if length > after.len() {
-                return Err(self.broken("a packet ends in the middle of a picture"));
+                return Err(unreadable(&self.file, "a packet ends in the middle of a picture"));
             }
-            units.extend([0, 0, 0, 1]);
-            units.extend(&after[..length]);
+            units.push(&after[..length]);
             rest = &after[length..];
         }
         self.feed(&units)
@@ -150,28 +164,47 @@ impl Decoder {
 
     /// All frames that were held back for their order.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        let file = &self.file;
-        let rest = self.decoder.flush_remaining().map_err(|error| unreadable(file, &error.to_string()))?;
-        self.ready.extend(rest.iter().map(frame_of));
+        let Decoder { decoder, ready, file, colour, .. } = self;
+        let rest = decoder.flush_remaining().map_err(|error| unreadable(file, &error.to_string()))?;
+        for picture in &rest {
+            ready.push_back(frame_of(file, picture, *colour)?);
+        }
         Ok(())
     }
 
-    fn feed(&mut self, units: &[u8]) -> Result<()> {
-        if units.is_empty() {
+    fn feed(&mut self, units: &[&[u8]]) -> Result<()> {
+        let mut stream = Vec::with_capacity(units.iter().map(|unit| unit.len() + 4).sum());
+        for unit in units {
+            if unit.first().is_some_and(|kind| kind & 0x1F == SEQUENCE) {
+                self.follow(unit)?;
+            }
+            stream.extend([0, 0, 0, 1]);
+            stream.extend_from_slice(unit);
+        }
+        if stream.is_empty() {
             return Ok(());
         }
         let options = DecodeOptions::new().flush_after_decode(Flush::NoFlush);
-        let file = &self.file;
-        let decoded = self
-            .decoder
-            .decode_with_options(units, options)
+        let Decoder { decoder, ready, file, colour, .. } = self;
+        let decoded = decoder
+            .decode_with_options(&stream, options)
             .map_err(|error| unreadable(file, &error.to_string()))?;
-        self.ready.extend(decoded.as_ref().map(frame_of));
+        if let Some(picture) = &decoded {
+            ready.push_back(frame_of(file, picture, *colour)?);
+        }
         Ok(())
     }
 
-    fn broken(&self, reason: &str) -> Error {
-        unreadable(&self.file, reason)
+    /// Sees from the parameters of pictures whether they can be decoded, and what their colours mean.
+    fn follow(&mut self, unit: &[u8]) -> Result<()> {
+        let sequence = Sequence::read(unit)
+            .ok_or_else(|| unreadable(&self.file, "the parameters of its pictures are damaged"))?;
+        check_size(&self.file, sequence.size.0, sequence.size.1)?;
+        if let Some(codec) = sequence.refused() {
+            return Err(Error::Codec { file: self.file.clone(), codec });
+        }
+        self.colour = Colour::of_stream(sequence.matrix, sequence.is_full_range, self.container);
+        Ok(())
     }
 }
 
@@ -179,15 +212,17 @@ fn unreadable(file: &str, reason: &str) -> Error {
     Error::Unreadable { file: file.to_owned(), reason: reason.to_owned() }
 }
 
-fn frame_of(picture: &DecodedYUV<'_>) -> Frame {
-    let (width, height) = picture.dimensions();
-    let mut rgb = vec![0; width * height * 3];
-    picture.write_rgb8(&mut rgb);
-    Frame { width, height, rgb }
+fn frame_of(file: &str, picture: &DecodedYUV<'_>, colour: Colour) -> Result<Frame> {
+    let ((width, height), strides) = (picture.dimensions(), picture.strides());
+    let plane = |bytes, stride| Some(Plane { bytes, stride });
+    let planes =
+        [plane(picture.y(), strides.0), plane(picture.u(), strides.1), plane(picture.v(), strides.2)];
+    let planes = Planes { width, height, bits: 8, halved: (true, true), planes, colour };
+    planes.frame().ok_or_else(|| unreadable(file, "a picture is incomplete"))
 }
 
-/// The units of a decoder's set-up, each behind a start code.
-fn setup_units(setup: &[u8]) -> Option<Vec<u8>> {
+/// The units of a decoder's set-up.
+fn setup_units(setup: &[u8]) -> Option<Vec<&[u8]>> {
     let mut units = Vec::new();
     let mut at = 5;
     for mask in [0x1F, 0xFF] {
@@ -195,8 +230,7 @@ fn setup_units(setup: &[u8]) -> Option<Vec<u8>> {
         at += 1;
         for _ in 0..count {
             let length = usize::from(u16::from_be_bytes([*setup.get(at)?, *setup.get(at + 1)?]));
-            units.extend([0, 0, 0, 1]);
-            units.extend(setup.get(at + 2..at + 2 + length)?);
+            units.push(setup.get(at + 2..at + 2 + length)?);
             at += 2 + length;
         }
     }

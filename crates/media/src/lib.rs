@@ -7,22 +7,29 @@
 //! ```
 //!
 //! Writing holds one frame at a time; reading gives one at a time. H.264 is encoded and decoded by OpenH264, which is built
-//! from its source (BSD); containers and codecs of sound are Symphonia's. What neither knows is read and written by an
-//! `ffmpeg` if the system has one.
+//! from its source (BSD); VP9 and AV1 are decoded in Rust; containers and codecs of sound are Symphonia's. What none of them
+//! knows is read and written by an `ffmpeg` if the system has one.
 //!
 //! Cisco's licence for H.264's patents covers the binary that it distributes itself, not one that is built from source. Who
 //! ships a build where such patents are in force has to see to them; who only runs it at home has no such duty.
 #![forbid(unsafe_code)]
 
+mod av1;
+mod bits;
+mod colour;
 mod error;
 mod ffmpeg;
 mod flac;
 mod frame;
 mod h264;
+mod limits;
 mod mp4;
+mod rotation;
 mod sound;
 mod source;
+mod survey;
 mod video;
+mod vp9;
 
 pub use error::{Error, Result};
 pub use ffmpeg::{Conversion, write_with_ffmpeg};

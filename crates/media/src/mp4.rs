@@ -3,6 +3,7 @@
 
 mod boxes;
 mod index;
+mod marks;
 
 use std::io::{Seek, SeekFrom, Write};
 
@@ -10,6 +11,8 @@ use crate::flac::Blocks;
 use crate::h264::Encoder;
 use crate::{Error, FrameRate, Result, Sound};
 use index::{Index, Track};
+
+pub(crate) use marks::Marks;
 
 /// What a file is to have.
 #[derive(Clone, Debug)]

@@ -30,6 +30,14 @@ impl Sound {
     /// # Errors
     /// The file has none, is damaged, or is in a codec that is not known here.
     pub fn read(source: &Source) -> Result<Sound> {
+        Sound::read_while(source, &|| true)
+    }
+
+    /// The same, for as long as it is wanted.
+    ///
+    /// # Errors
+    /// As [`Sound::read`], or it is not wanted any more.
+    pub fn read_while(source: &Source, goes_on: &dyn Fn() -> bool) -> Result<Sound> {
         let mut container = source.open()?;
         let Some(track) = container.default_track(TrackType::Audio) else {
             return Err(Error::NoSound { file: source.name() });
@@ -51,6 +59,9 @@ impl Sound {
                 Err(Failed::IoError(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(source.unreadable(error.to_string())),
             };
+            if !goes_on() {
+                return Err(Error::Cancelled);
+            }
             if packet.track_id != number {
                 continue;
             }

@@ -9,6 +9,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 
+use crate::mp4::Marks;
 use crate::{Error, Result};
 
 /// A file to read.
@@ -39,6 +40,15 @@ impl Source {
             Source::Path(path) => Some(path),
             Source::Bytes(..) => None,
         }
+    }
+
+    /// What it says of a track beside its packets, if it is an MP4 file.
+    pub(crate) fn marks(&self, track: u32) -> Marks {
+        let marks = match self {
+            Source::Path(path) => File::open(path).ok().and_then(|mut file| Marks::read(&mut file, track)),
+            Source::Bytes(_, bytes) => Marks::read(&mut Cursor::new(bytes), track),
+        };
+        marks.unwrap_or_default()
     }
 
     /// Its container, with the tracks in it.

@@ -25,6 +25,11 @@ use std::sync::Arc;
 use graph::Catalogue;
 use runtime::Runtime;
 
+/// What to do about a class of a pack that runs a family's models in its own way.
+pub(crate) fn instead(class: &str) -> Option<&'static str> {
+    wan::instead(class)
+}
+
 /// Adds the classes of all families.
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     chroma_radiance::add(catalogue, runtime);

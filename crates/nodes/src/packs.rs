@@ -1,6 +1,8 @@
 //! Packs whose classes are not here, by what their names begin or end with: a workflow that needs one is told which pack it
 //! is and what does the same.
 
+use crate::families;
+
 /// A pack, and what to do without it.
 struct Pack {
     /// Names begin with one of these.
@@ -55,7 +57,7 @@ pub(crate) fn instead(class: &str) -> Option<&'static str> {
         pack.starts.iter().any(|start| class.starts_with(start))
             || pack.ends.iter().any(|end| class.ends_with(end))
     };
-    PACKS.iter().find(is_of).map(|pack| pack.about)
+    PACKS.iter().find(is_of).map(|pack| pack.about).or_else(|| families::instead(class))
 }
 
 #[cfg(test)]
@@ -69,6 +71,8 @@ mod tests {
             ("DepthAnythingPreprocessor", "comfyui_controlnet_aux"),
             ("ApplyInstantID", "faces"),
             ("ADE_LoadAnimateDiffModel", "AnimateDiff"),
+            ("WanVideoModelLoaderMultiGPU", "WanVideoWrapper"),
+            ("LoadWanVideoT5TextEncoder", "WanVideoWrapper"),
             ("UltimateSDUpscale", "ImageUpscaleWithModel"),
             ("FaceDetailer", "Impact"),
         ] {

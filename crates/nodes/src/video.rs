@@ -38,6 +38,14 @@ fn told(error: media::Error) -> Error {
     Error::Told(error.to_string())
 }
 
+/// An error of a file that was read: a job that was to end says so itself.
+fn read_badly(error: media::Error) -> Error {
+    match (error, still_wanted()) {
+        (media::Error::Cancelled, Err(cancelled)) => cancelled,
+        (error, _) => told(error),
+    }
+}
+
 class! {
     /// Pictures one after the other as a video.
     CreateVideo in "image/video";
@@ -97,9 +105,14 @@ fn components(host: &Host, video: &Video) -> Result<Components> {
     }
 }
 
+/// The sound of a file, for as long as the job is wanted.
+fn read_sound(source: &Source) -> Result<Sound> {
+    Sound::read_while(source, &|| still_wanted().is_ok()).map_err(read_badly)
+}
+
 /// The sound of a part of a file, if it has any.
 fn sound_of(host: &Host, source: &Source, part: VideoPart, seconds: f64) -> Result<Option<Audio>> {
-    let sound = match Sound::read(source) {
+    let sound = match Sound::read_while(source, &|| still_wanted().is_ok()) {
         Ok(sound) => sound,
         Err(media::Error::NoSound { .. }) => return Ok(None),
         // A video whose sound is in an unknown codec is still a video.
@@ -107,7 +120,7 @@ fn sound_of(host: &Host, source: &Source, part: VideoPart, seconds: f64) -> Resu
             tracing::warn!("{error}; the video is used without its sound");
             return Ok(None);
         }
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(read_badly(error)),
     };
     Ok(Some(Audio::of_sound(host, &cut(sound, part, seconds))?))
 }
@@ -144,6 +157,33 @@ impl Wanted {
     }
 }
 
+/// The time of a video that is wanted, in seconds from its first frame.
+struct Span {
+    start: f64,
+    end: f64,
+}
+
+/// What times may be off by, in seconds: files keep them in whole units.
+const ROUNDING: f64 = 1e-3;
+
+impl Span {
+    /// A part of a video of some length; none if it is counted from an end that is not known.
+    fn of(part: VideoPart, length: Option<f64>) -> Option<Span> {
+        let start = if part.start < 0.0 { (length? + part.start).max(0.0) } else { part.start };
+        Some(Span { start, end: part.duration.map_or(f64::INFINITY, |duration| start + duration) })
+    }
+
+    /// Whether a frame that is shown from a time on is in it.
+    fn holds(&self, time: f64) -> bool {
+        time >= self.start - ROUNDING && !self.is_behind(time)
+    }
+
+    /// Whether it is over when a frame is shown.
+    fn is_behind(&self, time: f64) -> bool {
+        time >= self.end - ROUNDING
+    }
+}
+
 /// Frames that were read.
 struct ReadFrames {
     images: Image,
@@ -157,27 +197,29 @@ struct ReadFrames {
 
 /// Reads frames of a file. They are in 8 bits, counted as they come, until all are there.
 fn read_frames(host: &Host, source: &Source, wanted: &Wanted) -> Result<ReadFrames> {
-    let mut reader = VideoReader::open(source).map_err(told)?;
+    let mut reader = VideoReader::open_while(source, &|| still_wanted().is_ok()).map_err(read_badly)?;
     let source_rate = reader.info.rate;
-    let length = reader.info.frames.map(|frames| frames as f64 / source_rate.fps());
-    let fps = wanted.rate.unwrap_or(source_rate.fps());
-    let start = match wanted.part.start {
-        from_end if from_end < 0.0 => length.unwrap_or(0.0) + from_end,
-        start => start,
-    };
-    let first = (start.max(0.0) * source_rate.fps()).round() as usize;
-    let most_source = wanted.part.duration.map(|duration| (duration * source_rate.fps()).round() as usize);
+    let length = reader.info.seconds;
+    let part = Span::of(wanted.part, length).ok_or_else(|| {
+        let name = source.name();
+        Error::Told(format!(
+            "{name} does not say how long it is: choose a start that is counted from its beginning"
+        ))
+    })?;
     let (mut held, mut frames, mut seen) = (Vec::new(), Vec::<Vec<u8>>::new(), 0usize);
     let mut size = (reader.info.width, reader.info.height);
-    let mut given = 0usize;
+    let (mut given, mut began) = (0usize, None);
     while let Some(frame) = reader.next_frame().map_err(told)? {
         still_wanted()?;
-        let number = seen;
+        let (time, ends) = (reader.time(seen), reader.time(seen + 1));
+        if length.is_some() && part.is_behind(time) {
+            break;
+        }
         seen += 1;
-        let inside = number >= first && most_source.is_none_or(|most| number < first + most);
-        if !inside {
+        if !part.holds(time) {
             continue;
         }
+        let began = *began.get_or_insert(time);
         if frames.is_empty() {
             size = (frame.width, frame.height);
         } else if size != (frame.width, frame.height) {
@@ -190,8 +232,8 @@ fn read_frames(host: &Host, source: &Source, wanted: &Wanted) -> Result<ReadFram
                 frame.height
             )));
         }
-        // The frames of another rate that lie within this one's time.
-        let until = ((number - first + 1) as f64 * fps / source_rate.fps() + 1e-6).floor() as usize;
+        // The frames of another rate that lie within this one's time; without one all frames as they are.
+        let until = wanted.rate.map_or(given + 1, |fps| ((ends - began) * fps + 1e-6).floor() as usize);
         while given < until {
             let chosen = given >= wanted.skip && (given - wanted.skip).is_multiple_of(wanted.every.max(1));
             given += 1;
@@ -210,9 +252,11 @@ fn read_frames(host: &Host, source: &Source, wanted: &Wanted) -> Result<ReadFram
     let shape = [frames.len(), size.1, size.0, 3];
     let values = frames.iter().flatten().map(|byte| f32::from(*byte) / 255.0);
     let images = Image::collect(host, shape, values)?;
+    let fps = wanted.rate.unwrap_or(source_rate.fps());
     let rate = FrameRate::of(fps / wanted.every.max(1) as f64).unwrap_or(source_rate);
-    let seconds = length.unwrap_or(seen as f64 / source_rate.fps());
-    Ok(ReadFrames { images, rate, seconds, source_frames: seen, source_rate })
+    let seconds = length.unwrap_or(reader.time(seen));
+    let source_frames = reader.info.frames.map_or(seen, |frames| frames as usize);
+    Ok(ReadFrames { images, rate, seconds, source_frames, source_rate })
 }
 
 /// A frame of a batch in 8 bits, red, green and blue.

@@ -286,6 +286,76 @@ fn video_helper_suite_does_what_its_inputs_say() {
     assert_eq!(bytes[about + 12..about + 14], [3, 0]);
 }
 
+/// WebM is written by ffmpeg. Where there is none, that is said, and no file is left behind.
+#[test]
+fn webm_is_written_by_ffmpeg() {
+    let bench = Bench::new();
+    let has_ffmpeg = std::process::Command::new("ffmpeg").arg("-version").output().is_ok();
+    for codec in ["vp9", "av1"] {
+        let inputs = Inputs::default()
+            .with("images", Value::object(pictures(6)))
+            .with("filename_prefix", "video/test")
+            .with("codec", codec)
+            .with("fps", 8.0)
+            .with("crf", 20.0);
+        let saved = bench.outcome("SaveWEBM", inputs);
+        if !has_ffmpeg {
+            println!("ffmpeg is not installed: that it writes {codec} is not tested");
+            let told = saved.unwrap_err().to_string();
+            assert!(told.contains("ffmpeg") && told.contains("SaveVideo"), "{told}");
+            let left: Vec<_> =
+                std::fs::read_dir(bench.folder.join("output/video")).unwrap().flatten().collect();
+            assert!(left.is_empty(), "{left:?}");
+            continue;
+        }
+        let file = item(&saved.unwrap(), "images");
+        let name = text(&file, "filename");
+        assert!(name.ends_with(".webm"), "{name}");
+        bench.as_input(&name);
+        let parts = bench.components(bench.load(&name));
+        let images = parts[0].downcast::<Image>().unwrap();
+        assert_eq!(images.shape(), [6, 32, 48, 3], "{codec}");
+        for frame in 0..6 {
+            let mean = images.frame(frame).iter().sum::<f32>() / images.frame(frame).len() as f32;
+            assert!((mean - frame as f32 / 6.0).abs() < 0.05, "{codec}: frame {frame} is {mean}");
+        }
+        assert!((parts[2].literal().unwrap().as_float().unwrap() - 8.0).abs() < 0.01, "{codec}");
+        // How it was made is in its tags.
+        let bytes = std::fs::read(bench.folder.join("output/video").join(&name)).unwrap();
+        assert!(bytes.windows(6).any(|window| window == b"PROMPT"), "{codec}");
+    }
+}
+
+/// Frames at 0, 1, 2, 3, 4, 7, 10 and 13 eighths of a second.
+#[test]
+fn frames_of_different_lengths_are_taken_by_their_times() {
+    let bench = Bench::new();
+    let name = "h264_uneven.mp4";
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../media/tests/data").join(name);
+    std::fs::copy(file, bench.folder.join("input").join(name)).unwrap();
+    let count = |values: Vec<Value>| values[0].downcast::<Image>().unwrap().batch;
+    assert_eq!(count(bench.components(bench.load(name))), 8);
+    let slice = |start: f64, duration: f64| {
+        let inputs = Inputs::default().with("video", bench.load(name)).with("start_time", start);
+        let inputs = inputs.with("duration", duration).with("strict_duration", false);
+        let part = bench.values("Video Slice", inputs).remove(0);
+        count(bench.components(part))
+    };
+    // 7 and 10 eighths; all from 4 eighths on.
+    assert_eq!((slice(0.8, 0.6), slice(0.5, 0.0)), (2, 4));
+    let inputs = Inputs::default()
+        .with("video", name)
+        .with("force_rate", 8.0)
+        .with("custom_width", 0)
+        .with("custom_height", 0)
+        .with("frame_load_cap", 0)
+        .with("skip_first_frames", 0)
+        .with("select_every_nth", 1);
+    // Every eighth up to the last frame's time, and what that one lasts.
+    let even = count(bench.values("VHS_LoadVideo", inputs));
+    assert!((14..=15).contains(&even), "{even}");
+}
+
 #[test]
 fn files_that_cannot_be_read_are_told() {
     let bench = Bench::new();

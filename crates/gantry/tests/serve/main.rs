@@ -19,6 +19,7 @@ mod server;
 mod stages;
 mod start;
 mod stopping;
+mod stored_videos;
 mod stored_workflows;
 mod superseding;
 #[cfg(any(target_os = "linux", target_os = "macos"))]

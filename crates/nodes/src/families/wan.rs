@@ -25,6 +25,15 @@ const MODULE: &str = "comfy_extras.nodes_wan";
 /// The grey of frames that nobody gave.
 const GREY: f32 = 0.5;
 
+/// What to do about the classes of a pack that runs these models in its own way.
+pub(super) fn instead(class: &str) -> Option<&'static str> {
+    let is_of_wrapper = ["WanVideo", "LoadWanVideo"].iter().any(|start| class.starts_with(start));
+    is_of_wrapper.then_some(
+        "it is of ComfyUI-WanVideoWrapper, which does not run here; its models do: use UNETLoader, CLIPLoader of the type wan, \
+         VAELoader, WanImageToVideo and KSampler, or their MultiGPU forms",
+    )
+}
+
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     animate::add(catalogue, runtime);

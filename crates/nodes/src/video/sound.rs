@@ -5,11 +5,11 @@ use std::sync::Arc;
 use graph::{
     Call, Catalogue, Failure, Given, Input, Literal, NodeClass, Outcome, Schema, Validates, Verdict,
 };
-use media::{Conversion, Sound, Source, write_flac, write_with_ffmpeg};
+use media::{Conversion, Source, write_flac, write_with_ffmpeg};
 
 use super::files::date_of;
 use super::saving::{texts, with_hidden};
-use super::{text_or, told};
+use super::{read_sound, text_or, told};
 use crate::class::class;
 use crate::image::file_verdict;
 use crate::saving::{file_item, random_letters};
@@ -46,7 +46,7 @@ impl NodeClass for LoadAudio {
 
     fn run(&self, call: &Call) -> Result<Outcome, Failure> {
         let path = self.0.outputs().path(call.text("audio")?)?;
-        let sound = Sound::read(&Source::Path(path)).map_err(told)?;
+        let sound = read_sound(&Source::Path(path))?;
         Ok(Outcome::object(Audio::of_sound(&self.0.host, &sound)?))
     }
 
@@ -84,7 +84,7 @@ impl NodeClass for RecordAudio {
             ));
         }
         let path = self.0.outputs().path(name)?;
-        let sound = Sound::read(&Source::Path(path)).map_err(told)?;
+        let sound = read_sound(&Source::Path(path))?;
         Ok(Outcome::object(Audio::of_sound(&self.0.host, &sound)?))
     }
 
