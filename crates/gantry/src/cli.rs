@@ -27,7 +27,7 @@ pub(crate) use pull::PullArgs;
 pub(crate) use running::{ConfigArgs, FreeArgs, ListArgs, PeerArgs, PsArgs, StopArgs};
 pub(crate) use selftest::{How, SelftestArgs};
 pub(crate) use serving::{
-    CacheArgs, CheckArgs, FolderArgs, PreviewName, RunArgs, ServeArgs, Verbosity, WorkerDevices,
+    CacheArgs, CheckArgs, FolderArgs, JobArgs, PreviewName, RunArgs, ServeArgs, Verbosity, WorkerDevices,
 };
 
 /// The version, with the commit that it was built from where that is known.

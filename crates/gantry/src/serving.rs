@@ -14,7 +14,7 @@ use runtime::Runtime;
 use runtime::folders::{Folders, Layout};
 use runtime::{PreviewMethod, Settings};
 
-use crate::cli::{FolderArgs, PreviewName, WorkerDevices};
+use crate::cli::{FolderArgs, JobArgs, PreviewName, WorkerDevices};
 use crate::machine::Machine;
 use crate::{demo_model, environment};
 
@@ -114,8 +114,19 @@ pub(crate) fn first_accelerator(machine: &Machine) -> DeviceId {
     ids.into_iter().find(|id| id.kind != DeviceKind::Cpu).unwrap_or(DeviceId::CPU)
 }
 
+/// What is made of the flags for nodes.
+pub(crate) fn settings(jobs: &JobArgs) -> Settings {
+    Settings {
+        no_metadata: jobs.disable_metadata,
+        preview_size: Some(jobs.preview_size),
+        preview: preview_method(jobs.preview_method),
+        profile_file: environment::profile_file(),
+        ..Settings::default()
+    }
+}
+
 /// How previews are made, by ComfyUI's names.
-pub(crate) fn preview_method(name: PreviewName) -> PreviewMethod {
+fn preview_method(name: PreviewName) -> PreviewMethod {
     match name {
         PreviewName::None => PreviewMethod::None,
         PreviewName::Auto | PreviewName::Latent2rgb | PreviewName::Taesd => PreviewMethod::LatentToRgb,

@@ -408,7 +408,7 @@ mod tests {
     fn the_command_line_goes_before_a_variable_and_that_before_the_file() {
         let file = "port = 1\npreview-size = 5\n[serve]\nport = 2\nmax-upload-size = 7.5";
         let args = serve("gantry serve", &[], file);
-        assert_eq!((args.port, args.preview_size, args.max_upload_size), (2, 5, 7.5));
+        assert_eq!((args.port, args.jobs.preview_size, args.max_upload_size), (2, 5, 7.5));
         assert_eq!(serve("gantry serve", &[("GANTRY_PORT", "3")], file).port, 3);
         assert_eq!(serve("gantry serve --port 4", &[("GANTRY_PORT", "3")], file).port, 4);
         assert_eq!(serve("gantry serve", &[("GANTRY_PORT", "")], file).port, 2, "an empty one is none");

@@ -36,4 +36,4 @@ pub use case::{Case, Part, WantedTensor};
 pub use error::Error;
 pub use folder::GoldenFolder;
 pub use models_folder::{Built, ModelsFolder};
-pub use tolerance::Tolerance;
+pub use tolerance::{Exception, Tolerance};

@@ -26,6 +26,7 @@ pub mod latent_upscale;
 mod module;
 mod probe;
 pub mod rehearsal;
+mod residual;
 pub mod text;
 pub mod upscale;
 pub mod vae;

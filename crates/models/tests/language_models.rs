@@ -129,6 +129,7 @@ fn activations_in_16_bits_are_near_those_in_32() {
         ("qwen25_qwen_image", "qwen25_7b_tiny", "qwen_image"),
         ("qwen3_z_image", "qwen3_4b_tiny", "lumina2"),
         ("gemma2_lumina2", "gemma_2_2b_tiny", "lumina2"),
+        ("mistral3_flux2", "mistral3_24b_tiny", "flux2"),
     ] {
         let (golden, checkpoint) = (golden(case), checkpoint(file));
         let model = TextModel::read_all(&checkpoint, &detect(&checkpoint)).unwrap().remove(0);
@@ -138,13 +139,13 @@ fn activations_in_16_bits_are_near_those_in_32() {
         let options = LoadOptions { dtype: Some(DType::BF16), ..LoadOptions::default() };
         let id = residency.load(manifest, plan, options).unwrap();
         let loaded = Loaded { session: residency.open(id, &Cancel::default()).unwrap(), model };
+        assert_eq!(loaded.session.lane().unwrap().dtype(), DType::BF16);
         let recipe = TextRecipe::find(recipe, &[loaded.model.encoder.key()]).unwrap();
         for (i, prompt) in prompts(&golden).iter().enumerate() {
             let (encoded, _) = loaded.encode(recipe, prompt, None);
-            assert_eq!(encoded.cond.dtype(), DType::BF16);
             let joined = (recipe.join)(vec![Some(encoded)]).unwrap();
             let name = format!("prompt{i}.cond");
-            golden.assert_close(&name, joined.cond.shape(), &joined.cond.to_vec().unwrap(), 5e-2);
+            golden.assert_close(&name, joined.cond.shape(), &joined.cond.to_vec().unwrap(), 2e-2);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Prompts: text becomes a conditioning.
 
-mod editing;
 mod embeddings;
 mod encoding;
 mod generating;
@@ -25,7 +24,6 @@ pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(CLIPSetLastLayer(runtime()));
     catalogue.add(T5TokenizerOptions(runtime()));
     lotus::add(catalogue, runtime());
-    editing::add(catalogue, runtime());
     generating::add(catalogue, runtime());
 }
 

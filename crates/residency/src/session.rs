@@ -154,6 +154,12 @@ impl Lease<'_> {
         Ok(x.to_lane(self.lane)?)
     }
 
+    /// The same in the type that they have, as sums keep theirs.
+    pub fn bring_unrounded(&self, x: &Tensor) -> Result<Tensor> {
+        self.session.staged.recorder().handed(self.block, (x.shape().count() * x.dtype().bytes()) as u64);
+        Ok(x.to_device_of(self.lane)?)
+    }
+
     /// A weight of the block, with its patches.
     pub fn weight(&self, name: &str) -> Result<Weight> {
         self.find(name)?.ok_or_else(|| self.missing(name))

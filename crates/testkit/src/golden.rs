@@ -143,20 +143,24 @@ impl Golden {
     ) -> Result<Report, Error> {
         // Means may cancel to almost nothing, so their errors are measured against the size of the values.
         let (_, size) = self.tensor(&format!("{name}.rms"))?;
-        let size = f64::from(size.iter().copied().fold(0f32, f32::max));
-        let mut reports = Vec::new();
+        let size = f64::from(largest(&size));
+        let mut pieces = Vec::new();
         for piece in sampling.pieces(name, shape, values)? {
-            let piece_name = format!("{name}.{}", piece.suffix);
-            let (_, want) = self.tensor(&piece_name)?;
-            reports.push(match piece.suffix {
-                "mean" => Report::with_scale(piece_name, &piece.values, &want, size),
-                _ => Report::new(piece_name, &piece.values, &want),
-            });
+            let (_, want) = self.tensor(&format!("{name}.{}", piece.suffix))?;
+            pieces.push((piece, want));
         }
-        Ok(reports
-            .into_iter()
-            .max_by(|a, b| a.relative.total_cmp(&b.relative))
-            .expect("every sampling has three pieces"))
+        // Values are all of one tensor, whose largest one counts, whichever piece has it.
+        let of_values = pieces.iter().filter(|(piece, _)| !matches!(piece.suffix, "mean" | "rms"));
+        let most = f64::from(of_values.map(|(_, want)| largest(want)).fold(0f32, f32::max));
+        let reports = pieces.iter().map(|(piece, want)| {
+            let piece_name = format!("{name}.{}", piece.suffix);
+            match piece.suffix {
+                "mean" => Report::with_scale(piece_name, &piece.values, want, size),
+                "rms" => Report::new(piece_name, &piece.values, want),
+                _ => Report::with_scale(piece_name, &piece.values, want, most),
+            }
+        });
+        Ok(reports.max_by(|a, b| a.relative.total_cmp(&b.relative)).expect("every sampling has three pieces"))
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, Error> {
@@ -178,4 +182,9 @@ impl Golden {
         serde_json::from_str(text)
             .map_err(|source| Error::Json { what: format!("metadata '{key}' of {}", self.file), source })
     }
+}
+
+/// The largest magnitude.
+fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0f32, |most, value| most.max(value.abs()))
 }

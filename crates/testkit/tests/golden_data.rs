@@ -182,3 +182,18 @@ fn whole_and_sampled_tensors_compare() {
     }
     assert!(matches!(golden.compare("absent", &Shape::scalar(), &[1.0]), Err(Error::Missing { .. })));
 }
+
+/// Pieces are of one tensor: how far one of their values is off does not depend on how large its neighbours are.
+#[test]
+fn values_of_a_piece_are_measured_against_the_whole_tensor() {
+    let folder = ScratchDir::new().unwrap();
+    let mut values = [1.0; 48];
+    // Among the rows that are kept, and in none of the columns that are.
+    values[1] = 10.0;
+    let golden = golden_like(&folder, &values, &[1.0; 24]).unwrap();
+    // Only in a column.
+    values[16] += 0.5;
+    let report = golden.compare("by_rows", &Shape::from([1, 6, 8]), &values).unwrap();
+    assert_eq!(report.name, "by_rows.cols");
+    assert!((report.relative - 0.05).abs() < 1e-6, "{report}");
+}

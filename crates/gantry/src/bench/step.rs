@@ -165,11 +165,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let (family, released) = released(args)?;
     let size = size_of(args, released);
     let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
-    let is_peer = |other: &&Device| other.id().kind == device.id().kind && other.id() != device.id();
-    let peer = machine.registry().iter().find(is_peer);
-    let peer = peer
-        .map(|other| Ok::<_, anyhow::Error>((other.id(), bandwidth::between(other, device)?)))
-        .transpose()?;
+    let peer = peer_of(machine, device)?;
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
@@ -224,6 +220,13 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         print(&report.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Another device of the same kind, if there is one, and how fast it sends.
+fn peer_of(machine: &Machine, device: &Device) -> Result<Option<(DeviceId, f64)>> {
+    let is_peer = |other: &&Device| other.id().kind == device.id().kind && other.id() != device.id();
+    let peer = machine.registry().iter().find(is_peer);
+    peer.map(|other| Ok((other.id(), bandwidth::between(other, device)?))).transpose()
 }
 
 /// The family that was asked for, and its released model.

@@ -7,10 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use cluster::{ClusterConfig, NatsStore};
-use meta::DeviceId;
 
 use super::Output;
-use super::serving::{CacheArgs, FolderArgs, PreviewName, Verbosity, WorkerDevices};
+use super::serving::{CacheArgs, FolderArgs, JobArgs};
 
 /// The queue that machines share.
 #[derive(Args, Clone, Debug)]
@@ -82,33 +81,11 @@ pub(crate) struct WorkerArgs {
     pub(crate) folders: FolderArgs,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
-    /// How steps show what they have
-    #[arg(long, value_enum, value_name = "METHOD", default_value = "none")]
-    pub(crate) preview_method: PreviewName,
-    /// Pixels along the longer side of a preview
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) preview_size: usize,
-    /// Saved pictures do not say how they were made
-    #[arg(long)]
-    pub(crate) disable_metadata: bool,
-    /// Where models compute unless a node says otherwise
-    #[arg(long, value_name = "DEVICE")]
-    pub(crate) compute: Option<DeviceId>,
-    /// Run so many jobs at the same time, one on each of these devices; auto for all accelerators
-    #[arg(long, value_name = "DEVICES", conflicts_with = "compute")]
-    pub(crate) workers: Option<WorkerDevices>,
-    /// How loud the log is
-    #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG", ignore_case = true)]
-    pub(crate) verbose: Verbosity,
-    /// Write the log into this file, too
-    #[arg(long, value_name = "FILE")]
-    pub(crate) log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) jobs: JobArgs,
     /// Print its name as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Add the node classes that ComfyUI's own tests use
-    #[arg(long)]
-    pub(crate) testing_nodes: bool,
 }
 
 /// Arguments of `workers`.

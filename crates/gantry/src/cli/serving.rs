@@ -133,6 +133,36 @@ impl FromStr for WorkerDevices {
     }
 }
 
+/// How jobs run, for `serve` and `worker`.
+#[derive(Args, Debug)]
+pub(crate) struct JobArgs {
+    /// How steps show what they have
+    #[arg(long, value_enum, value_name = "METHOD", default_value = "none")]
+    pub(crate) preview_method: PreviewName,
+    /// Pixels along the longer side of a preview
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) preview_size: usize,
+    /// Saved pictures do not say how they were made
+    #[arg(long)]
+    pub(crate) disable_metadata: bool,
+    /// Where models compute unless a node says otherwise
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) compute: Option<DeviceId>,
+    /// Run so many jobs at the same time, one on each of these devices, such as cuda:0,cuda:1; auto for all
+    /// accelerators
+    #[arg(long, value_name = "DEVICES", conflicts_with = "compute")]
+    pub(crate) workers: Option<WorkerDevices>,
+    /// How loud the log is
+    #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG", ignore_case = true)]
+    pub(crate) verbose: Verbosity,
+    /// Write the log into this file, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+    /// Add the node classes that ComfyUI's own tests use
+    #[arg(long)]
+    pub(crate) testing_nodes: bool,
+}
+
 /// Arguments of `serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
@@ -171,43 +201,20 @@ pub(crate) struct ServeArgs {
     /// Where the queue and the history are kept
     #[arg(long, value_name = "FILE")]
     pub(crate) database: Option<PathBuf>,
-    /// How steps show what they have
-    #[arg(long, value_enum, value_name = "METHOD", default_value = "none")]
-    pub(crate) preview_method: PreviewName,
-    /// Pixels along the longer side of a preview
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) preview_size: usize,
+    #[command(flatten)]
+    pub(crate) jobs: JobArgs,
     /// The web front end's files, if they are not in a Python install
     #[arg(long, value_name = "FOLDER")]
     pub(crate) front_end_root: Option<PathBuf>,
-    /// Saved pictures do not say how they were made
-    #[arg(long)]
-    pub(crate) disable_metadata: bool,
     /// The front end makes no calls beyond this machine
     #[arg(long, visible_alias = "offline")]
     pub(crate) disable_api_nodes: bool,
     /// Compress answers
     #[arg(long)]
     pub(crate) enable_compress_response_body: bool,
-    /// Where models compute unless a node says otherwise
-    #[arg(long, value_name = "DEVICE")]
-    pub(crate) compute: Option<DeviceId>,
-    /// Run so many jobs at the same time, one on each of these devices, such as cuda:0,cuda:1; auto for all
-    /// accelerators
-    #[arg(long, value_name = "DEVICES", conflicts_with = "compute")]
-    pub(crate) workers: Option<WorkerDevices>,
-    /// How loud the log is
-    #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_value = "INFO", default_missing_value = "DEBUG", ignore_case = true)]
-    pub(crate) verbose: Verbosity,
-    /// Write the log into this file, too
-    #[arg(long, value_name = "FILE")]
-    pub(crate) log_file: Option<PathBuf>,
     /// Print where it listens as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Add the node classes that ComfyUI's own tests use
-    #[arg(long)]
-    pub(crate) testing_nodes: bool,
 }
 
 /// Arguments of `run`.

@@ -33,7 +33,8 @@ pub(super) const DATABASE: &str = "gantry.db";
 pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Result<ExitCode> {
     let logs = LogRing::default();
     let bars = Bars::default();
-    let log = LogConfig { verbosity: args.verbose, is_quiet: is_quiet(), file: args.log_file.clone() };
+    let log =
+        LogConfig { verbosity: args.jobs.verbose, is_quiet: is_quiet(), file: args.jobs.log_file.clone() };
     serving::start_log(&log, logs.clone(), bars.clone())?;
     tell_notes(machine, notes);
     let folders = serving::folders(&args.folders)?;
@@ -43,15 +44,15 @@ pub(super) fn run(machine: &Machine, args: &ServeArgs, notes: &[String]) -> Resu
     make_database_folder(&database, &folders.user)?;
     warn_of_folders(&folders);
     remove_stale(&folders);
-    let (workers, compute) = serving::workers(machine, args.workers.as_ref(), args.compute)?;
-    let settings = Settings { workers: workers.clone(), ..settings(args) };
+    let (workers, compute) = serving::workers(machine, args.jobs.workers.as_ref(), args.jobs.compute)?;
+    let settings = Settings { workers: workers.clone(), ..serving::settings(&args.jobs) };
     let front = args.queue.open()?.map(|store| Front::new(store, &folders));
     let runtime = match &front {
         Some(front) => front.runtime(machine, folders, compute, settings)?,
         None => serving::runtime(machine, folders, compute, settings)?,
     };
     let mut catalogue = nodes::catalogue(&runtime);
-    if args.testing_nodes {
+    if args.jobs.testing_nodes {
         nodes_testing::add(&mut catalogue, &runtime.host);
     }
     tracing::info!("{} node classes; {}", catalogue.len(), computing(&workers, runtime.compute));
@@ -162,17 +163,6 @@ fn computing(workers: &[DeviceId], compute: DeviceId) -> String {
 fn named_devices(devices: &Registry) -> NamedDevices {
     let known: Vec<DeviceId> = devices.iter().map(device::Device::id).collect();
     Arc::new(move |prompt| nodes::named_devices(prompt, &known))
-}
-
-/// What is made of the flags for nodes.
-fn settings(args: &ServeArgs) -> Settings {
-    Settings {
-        no_metadata: args.disable_metadata,
-        preview_size: Some(args.preview_size),
-        preview: serving::preview_method(args.preview_method),
-        profile_file: environment::profile_file(),
-        ..Settings::default()
-    }
 }
 
 /// Where it listens, for programs.

@@ -19,8 +19,7 @@ use super::{is_quiet, print};
 use crate::bars::{Bars, NodeBar};
 use crate::cli::{VERSION, WorkerArgs};
 use crate::machine::Machine;
-use crate::serving::LogConfig;
-use crate::{environment, serving};
+use crate::serving::{self, LogConfig};
 
 /// Between two signs of life.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
@@ -31,7 +30,8 @@ const LOOKS_AT_FILES: u32 = 10;
 
 pub(super) fn run(machine: &Machine, args: &WorkerArgs, notes: &[String]) -> Result<ExitCode> {
     let bars = Bars::default();
-    let log = LogConfig { verbosity: args.verbose, is_quiet: is_quiet(), file: args.log_file.clone() };
+    let log =
+        LogConfig { verbosity: args.jobs.verbose, is_quiet: is_quiet(), file: args.jobs.log_file.clone() };
     serving::start_log(&log, LogRing::default(), bars.clone())?;
     tell_notes(machine, notes);
     let name = unique(&args.name)?;
@@ -39,20 +39,13 @@ pub(super) fn run(machine: &Machine, args: &WorkerArgs, notes: &[String]) -> Res
         args.queue.open()?.context("--queue says where the jobs are, such as nats://10.0.0.5:4222")?;
     let folders = serving::folders(&args.folders)?;
     let own_temp = folders.temp.join(&name);
-    let (workers, compute) = serving::workers(machine, args.workers.as_ref(), args.compute)?;
-    let settings = Settings {
-        workers: workers.clone(),
-        no_metadata: args.disable_metadata,
-        preview_size: Some(args.preview_size),
-        preview: serving::preview_method(args.preview_method),
-        profile_file: environment::profile_file(),
-        ..Settings::default()
-    };
+    let (workers, compute) = serving::workers(machine, args.jobs.workers.as_ref(), args.jobs.compute)?;
+    let settings = Settings { workers: workers.clone(), ..serving::settings(&args.jobs) };
     let mut runtime = serving::open_runtime(machine, folders.clone(), compute, settings)?;
     runtime.set_outputs(Arc::new(SharedFiles::new(Arc::clone(&store), folders, Some(name.clone()))));
     let runtime = Arc::new(runtime);
     let mut catalogue = nodes::catalogue(&runtime);
-    if args.testing_nodes {
+    if args.jobs.testing_nodes {
         nodes_testing::add(&mut catalogue, &runtime.host);
     }
     let about = WorkerEntry {

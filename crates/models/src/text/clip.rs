@@ -118,7 +118,7 @@ impl Clip {
             });
         }
         let lease = session.lease(0)?;
-        let words = batch.embed(&lease, weights::TOKENS, options.embeddings)?;
+        let words = batch.embed(&lease, lease.lane(), weights::TOKENS, options.embeddings)?;
         let positions = lease.lane().unpack(&lease.weight(weights::POSITIONS)?)?.slice(0, 0, batch.len)?;
         Ok(words.add(&positions)?)
     }

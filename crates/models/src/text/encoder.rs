@@ -263,17 +263,18 @@ impl Batch {
         (0..self.rows.len()).map(|row| (0..self.len).map(|i| i <= self.end_of(row)).collect()).collect()
     }
 
-    /// Rows of the table `name`, one per token, `[batch, tokens, width]`.
+    /// Rows of the table `name`, one per token, `[batch, tokens, width]`, in a lane's type.
     pub(super) fn embed(
         &self,
         lease: &Lease<'_>,
+        lane: &Lane,
         name: &str,
         embeddings: Option<&Embeddings>,
     ) -> Result<Tensor> {
         let table = lease.weight(name)?;
         let ids: Vec<i32> = self.ids(table.dims()[0])?.into_iter().map(|id| id as i32).collect();
-        let ids = lease.lane().ids([self.rows.len(), self.len], &ids)?;
-        let x = look_up(lease, &table, &ids)?;
+        let ids = lane.ids([self.rows.len(), self.len], &ids)?;
+        let x = lane.embedding(&table, &ids)?;
         self.put_learned(&x, embeddings)?;
         Ok(x)
     }

@@ -24,7 +24,7 @@ use super::encoder::{Batch, EncodeOptions, Layer, Outputs, TextEncoder};
 use super::{TextArchitecture, TextModel};
 use crate::claims::Claims;
 use crate::detect::{Layout, Neighbours, Part, Sign};
-use crate::{Error, Module, Probe, Result};
+use crate::{Error, Module, Probe, Result, residual};
 
 use config::Beside;
 pub use config::{LanguageKind, LanguageModelConfig};
@@ -107,15 +107,15 @@ impl LanguageModel {
         probe: &mut Probe<'_>,
     ) -> Result<Tensor> {
         let has_outer_norms = self.config.kind.has_outer_norms();
-        let normed = self.norm(lease, i, "input_layernorm", x, probe)?;
+        let normed = residual::for_products(lease, &self.norm(lease, i, "input_layernorm", x, probe)?)?;
         let attended = self.attend(lease, i, &normed, attending, probe)?;
         let attended = match has_outer_norms {
             true => self.norm(lease, i, "post_attention_layernorm", &attended, probe)?,
             false => attended,
         };
-        let x = x.add(&attended)?;
+        let x = residual::add(x, &attended)?;
         let before = if has_outer_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-        let normed = self.norm(lease, i, before, &x, probe)?;
+        let normed = residual::for_products(lease, &self.norm(lease, i, before, &x, probe)?)?;
         let name = |module: &str| format!("model.layers.{i}.mlp.{module}");
         let gate = lease.linear(&name("gate_proj"), &normed)?;
         probe.show(format_args!("layers.{i}.mlp.gate_proj"), &gate);
@@ -128,7 +128,7 @@ impl LanguageModel {
             true => self.norm(lease, i, "post_feedforward_layernorm", &change, probe)?,
             false => change,
         };
-        let x = x.add(&change)?;
+        let x = residual::add(&x, &change)?;
         probe.show(format_args!("layers.{i}"), &x);
         Ok(x)
     }
@@ -222,7 +222,7 @@ impl LanguageModel {
             return Ok(x.clone());
         }
         let lease = session.lease(self.config.layers)?;
-        let y = self.normed(&lease, weights::LAST_NORM, &lease.bring(x)?)?;
+        let y = self.normed(&lease, weights::LAST_NORM, &lease.bring_unrounded(x)?)?;
         probe.show(format_args!("norm"), &y);
         Ok(y)
     }
@@ -303,7 +303,8 @@ impl TextEncoder for LanguageModel {
         probe: &mut Probe<'_>,
     ) -> Result<Outputs> {
         let needed = self.needed(options.layer)?;
-        let mut x = batch.embed_from(session, weights::TABLE, &options)?;
+        let rows = batch.embed_from(session, weights::TABLE, &options)?;
+        let mut x = rows.to_lane(&residual::lane_beside(rows.lane())?)?;
         probe.show_step(format_args!("embed_tokens"), || Ok(x.slice(0, 0, 1)?))?;
         if self.config.kind.scales_table() {
             x = x.affine((self.config.width as f32).sqrt(), 0.0)?;
@@ -313,7 +314,7 @@ impl TextEncoder for LanguageModel {
         let mut mask: Option<(Option<usize>, Mask)> = None;
         for i in 0..needed {
             let lease = session.lease(i)?;
-            x = lease.bring(&x)?;
+            x = lease.bring_unrounded(&x)?;
             match options.layer {
                 Layer::All => states.push(x.clone()),
                 Layer::After(numbers) if numbers.contains(&i) => states.push(x.clone()),

@@ -15,7 +15,7 @@ use super::encoder::{Batch, EncodeOptions, Outputs, PaddingUse, TextEncoder, loo
 use super::{TextArchitecture, TextModel, tokenizer};
 use crate::claims::Claims;
 use crate::detect::{Layout, Part, Sign};
-use crate::{Module, Probe, Result};
+use crate::{Module, Probe, Result, residual};
 
 const NORM_EPS: f32 = 1e-6;
 /// Distances from here on share the last bucket.
@@ -123,6 +123,7 @@ impl T5 {
         let (batch, len) = (x.dim(0), x.dim(1));
         let T5Config { heads, inner, .. } = self.config;
         let normed = x.rms_norm(Some(&lease.weight(&name("0.layer_norm.weight"))?), NORM_EPS)?;
+        let normed = residual::for_products(lease, &normed)?;
         probe.show(format_args!("block.{i}.layer.0.layer_norm"), &normed);
         let mut parts = Vec::with_capacity(3);
         for module in ["q", "k", "v"] {
@@ -134,14 +135,15 @@ impl T5 {
         let attended = parts[0].attention(&parts[1], &parts[2], &Mask::Additive(scores.clone()), 1.0)?;
         let attended = lease.linear(&name("0.SelfAttention.o"), &attended.reshape([batch, len, inner])?)?;
         probe.show(format_args!("block.{i}.layer.0.SelfAttention.0"), &attended);
-        let x = x.add(&attended)?;
+        let x = residual::add(x, &attended)?;
         probe.show(format_args!("block.{i}.layer.0.0"), &x);
         let normed = x.rms_norm(Some(&lease.weight(&name("1.layer_norm.weight"))?), NORM_EPS)?;
+        let normed = residual::for_products(lease, &normed)?;
         probe.show(format_args!("block.{i}.layer.1.layer_norm"), &normed);
         let inner = self.feed_forward(lease, i, &normed, probe)?;
         let change = lease.linear(&name("1.DenseReluDense.wo"), &inner)?;
         probe.show(format_args!("block.{i}.layer.1.DenseReluDense"), &change);
-        Ok(x.add(&change)?)
+        residual::add(&x, &change)
     }
 
     /// The inner values of a feed-forward layer.
@@ -224,7 +226,8 @@ impl TextEncoder for T5 {
         probe: &mut Probe<'_>,
     ) -> Result<Outputs> {
         let lease = session.lease(0)?;
-        let mut x = batch.embed(&lease, weights::TOKENS, options.embeddings)?;
+        let sums = residual::lane_beside(lease.lane())?;
+        let mut x = batch.embed(&lease, &sums, weights::TOKENS, options.embeddings)?;
         drop(lease);
         let mut bias: Option<Tensor> = None;
         for i in 0..self.config.layers {
@@ -233,13 +236,13 @@ impl TextEncoder for T5 {
                 Some(bias) => lease.bring(&bias)?,
                 None => self.position_scores(&lease, i, batch, options.padding != PaddingUse::Seen)?,
             };
-            x = self.layer(&lease, i, &lease.bring(&x)?, &scores, probe)?;
+            x = self.layer(&lease, i, &lease.bring_unrounded(&x)?, &scores, probe)?;
             probe.show(format_args!("block.{i}.0"), &x);
             bias = Some(scores);
         }
         let lease = session.lease(1 + self.config.layers)?;
         let weight = lease.weight(weights::LAST_NORM)?;
-        let hidden = lease.bring(&x)?.rms_norm(Some(&weight), NORM_EPS)?;
+        let hidden = lease.bring_unrounded(&x)?.rms_norm(Some(&weight), NORM_EPS)?;
         probe.show(format_args!("final_layer_norm"), &hidden);
         Ok(Outputs { hidden, pooled: None })
     }

@@ -1,5 +1,8 @@
 //! HunyuanVideo's own nodes, and those of its version 1.5: pictures that a video begins with.
 
+mod latents;
+mod text;
+
 use std::sync::Arc;
 
 use graph::{Catalogue, Failure, Input, Outcome, Value};
@@ -28,6 +31,8 @@ pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(HunyuanVideo15ImageToVideo(Arc::clone(runtime)));
     catalogue.add(HunyuanVideo15SuperResolution(Arc::clone(runtime)));
     catalogue.add(HunyuanVideo15LatentUpscaleWithModel(Arc::clone(runtime)));
+    latents::add(catalogue, runtime);
+    text::add(catalogue, runtime);
 }
 
 class! {

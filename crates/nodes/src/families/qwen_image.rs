@@ -1,5 +1,7 @@
 //! Qwen-Image's own nodes.
 
+mod editing;
+
 use std::sync::Arc;
 
 use graph::{Catalogue, Input, Outcome};
@@ -15,6 +17,7 @@ use crate::value::LatentImage;
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(EmptyQwenImageLayeredLatentImage(Arc::clone(runtime)));
     catalogue.add(QwenImageDiffsynthControlnet(Arc::clone(runtime)));
+    editing::add(catalogue, runtime);
 }
 
 /// Channels of a latent, and pixels along one side of its values.

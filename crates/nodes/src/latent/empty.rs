@@ -10,11 +10,9 @@ use crate::class::class;
 use crate::image::pixels;
 use crate::value::LatentImage;
 
-/// Adds the classes of this file.
+/// Adds the class of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(EmptyLatentImage(Arc::clone(runtime)));
-    catalogue.add(EmptyHunyuanLatentVideo(Arc::clone(runtime)));
-    catalogue.add(EmptyHunyuanVideo15Latent(Arc::clone(runtime)));
 }
 
 /// What an empty latent of a family looks like.
@@ -65,28 +63,4 @@ class! {
     |schema| sized(schema.title("Empty Latent Image"), [512, 512], [8, 16], None)
         .about("Makes empty latents of four channels.");
     |runtime, call| EmptyLatent { channels: 4, pixels: 8, frames: None }.empty(runtime, call)
-}
-
-class! {
-    EmptyHunyuanLatentVideo in "latent/video";
-    |schema| sized(
-        schema.title("Empty HunyuanVideo 1.0 Latent"),
-        [848, 480],
-        [16, 16],
-        Some(pixels("length", 25, 1, 4)),
-    )
-    .about("Makes empty latent videos of sixteen channels.");
-    |runtime, call| EmptyLatent { channels: 16, pixels: 8, frames: Some(4) }.empty(runtime, call)
-}
-
-class! {
-    EmptyHunyuanVideo15Latent in "latent/video";
-    |schema| sized(
-        schema.title("Empty HunyuanVideo 1.5 Latent"),
-        [848, 480],
-        [16, 16],
-        Some(pixels("length", 25, 1, 4)),
-    )
-    .about("Makes empty latent videos of thirty-two channels.");
-    |runtime, call| EmptyLatent { channels: 32, pixels: 16, frames: Some(4) }.empty(runtime, call)
 }

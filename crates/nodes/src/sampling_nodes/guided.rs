@@ -240,8 +240,8 @@ impl<'a> Steering<'a> {
         else {
             return Err(Error::Told(
                 "self-attention guidance looks at the attention of a negative conditioning in a UNet, and there is \
-                 none here: give the sampler a negative conditioning and a Stable Diffusion 1.x, 2.x or XL model, or \
-                 take the node away"
+                 none here: give the sampler a negative conditioning and a model that is a UNet (Stable Diffusion \
+                 up to XL), or take the node away"
                     .to_owned(),
             ));
         };

@@ -12,6 +12,8 @@ use super::TOOL_CRATES;
 /// Where families have their folders; a family is a folder with this file in it.
 const FOLDER: &str = "crates/models/src/diffusion/";
 const FILE: &str = "/family.rs";
+/// What a family is in that file.
+const CONSTANT: &str = "FAMILY";
 /// Where autoencoders have theirs, some of which are named after the family that came with them.
 const AUTOENCODERS: &str = "crates/models/src/vae/";
 /// Files that list all families.
@@ -39,11 +41,13 @@ const PLACES: &[(&str, &str)] = &[
         "the families whose videos are measured, and encoders with known words",
     ),
     ("crates/gantry/src/bench/step/decoding.rs", "the name of a file of sizes"),
+    ("crates/gantry/src/cli.rs", "published files in the examples of its help"),
     ("crates/gantry/src/demo_model.rs", "the names of the demo model's files"),
     (
         "crates/models/src/diffusion/flux/family.rs",
         "ComfyUI's class for latents of 16 channels is named after another",
     ),
+    ("crates/models/src/detect/named.rs", "what converters write into files, and what the field calls it"),
     ("crates/nodes/src/merging/blocks.rs", "ComfyUI's classes of merging, which are named after models"),
     (
         "crates/models/src/diffusion/wan/family.rs",
@@ -97,6 +101,10 @@ const PLACES: &[(&str, &str)] = &[
         "crates/models/src/diffusion/qwen_image21/",
         "its files and ComfyUI's type of its texts are named after the generation before it",
     ),
+    (
+        "crates/models/src/diffusion/unet/kind.rs",
+        "latents that families share, by the name that they have in the field",
+    ),
     ("crates/models/src/diffusion/z_image.rs", "the name of latents that it shares"),
     (
         "crates/models/src/diffusion/z_image/family.rs",
@@ -105,12 +113,21 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/models/src/diffusion/z_image/model_patch.rs", "the name of latents that it shares"),
     ("crates/models/src/latent_upscale.rs", "upscalers of latents are named after the family that has these"),
     ("crates/models/src/latent_upscale/", "upscalers of latents are named after the family that has these"),
-    ("crates/nodes/src/families/chroma_radiance.rs", "ComfyUI's names of its classes"),
+    ("crates/models/src/vae/video_kl.rs", "autoencoders that are named after the models they came with"),
     ("crates/nodes/src/families/flux2.rs", "ComfyUI's module and title of a later generation"),
+    (
+        "crates/nodes/src/families/hunyuan_video.rs",
+        "the nodes of the generation after it, which are like its own",
+    ),
+    (
+        "crates/nodes/src/families/hunyuan_video/",
+        "the nodes of the generation after it, which are like its own",
+    ),
     ("crates/nodes/src/loaders/text_encoders.rs", "ComfyUI's own list of types, in its order"),
     ("crates/nodes/src/loaders/vision.rs", "the names of published models"),
     ("crates/nodes/src/sampling_nodes/model_options.rs", "ComfyUI's own list of samplings"),
     ("crates/nodes/src/sampling_nodes/schedules.rs", "ComfyUI's own list of model types"),
+    ("crates/nodes/src/text/lotus.rs", "the text encoder that it needs, by the model that it came with"),
     (
         "crates/sampling/src/schedule/nodes.rs",
         "published tables of levels, by the names they were published under",
@@ -155,12 +172,32 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
+/// A family, by what it is called.
+#[derive(Debug)]
+struct Family {
+    /// Its folder.
+    folder: String,
+    /// The letters and digits of that and of its name in the field, in small letters.
+    names: Vec<String>,
+}
+
 /// The families, by their folders.
-fn families(workspace: &Workspace) -> BTreeSet<String> {
-    let folder = |(file, _): (&SourceFile, &Scan)| {
-        Some(file.path.strip_prefix(FOLDER)?.strip_suffix(FILE)?.to_owned())
+fn families(workspace: &Workspace) -> Vec<Family> {
+    let family = |(file, scan): (&SourceFile, &Scan)| {
+        let folder = file.path.strip_prefix(FOLDER)?.strip_suffix(FILE)?.to_owned();
+        let names = [Some(folder.clone()), field_name(scan)].into_iter().flatten();
+        let compact = |name: String| parts(&name).into_iter().map(|part| part.text).collect::<String>();
+        Some(Family { names: names.map(compact).collect(), folder })
     };
-    workspace.rust_files().filter_map(folder).collect()
+    workspace.rust_files().filter_map(family).collect()
+}
+
+/// What the constant of a family says that the field calls it.
+fn field_name(scan: &Scan) -> Option<String> {
+    let words = scan.words();
+    let constant = words.iter().position(|word| word.text == CONSTANT)?;
+    let name = words[constant..].iter().find(|word| word.text == "name")?;
+    scan.literals().into_iter().find(|(at, _)| *at > name.end).map(|(_, text)| text)
 }
 
 /// Code that ships and is no test.
@@ -182,37 +219,102 @@ fn covers(place: &str, path: &str) -> bool {
 }
 
 /// The lines (counted from 0) outside tests whose names or texts have a family's name, and whose.
-fn named(scan: &Scan, families: &BTreeSet<String>) -> BTreeSet<(usize, String)> {
+fn named(scan: &Scan, families: &[Family]) -> BTreeSet<(usize, String)> {
     let words = scan.words().into_iter().map(|word| (word.start, word.text));
-    let all: Vec<(usize, String)> = words.chain(scan.literals()).collect();
     let mut found = BTreeSet::new();
-    for (at, text) in all {
-        let line = scan.line_at(at);
-        if scan.is_test_line(line) {
-            continue;
+    for (start, text) in words.chain(scan.literals()) {
+        for (at, family) in named_in(&text, families) {
+            let line = scan.line_at(start + at);
+            if !scan.is_test_line(line) {
+                found.insert((line, family.folder.clone()));
+            }
         }
-        found
-            .extend(families.iter().filter(|family| has(&text, family)).map(|family| (line, family.clone())));
     }
     found
 }
 
-/// Whether a text has a family's name, as a word of its own or of a compound. A number behind it makes it a file's name or
-/// another generation's.
-fn has(text: &str, family: &str) -> bool {
-    let lower = text.to_ascii_lowercase();
-    lower.match_indices(family).any(|(at, _)| {
-        let (found, rest) = text[at..].split_at(family.len());
-        let upper = |next: Option<char>| next.is_some_and(|next| next.is_ascii_uppercase());
-        let letter = |next: Option<char>| next.is_some_and(|next| next.is_ascii_alphabetic());
-        let (before, behind) = (text[..at].chars().next_back(), rest.chars().next());
-        // A capital begins a word of a compound, unless all are capitals.
-        let begins = !letter(before)
-            || (upper(found.chars().next()) && !upper(found.chars().nth(1)))
-            || (upper(found.chars().next()) && !upper(before));
-        let ends = !letter(behind) || (upper(behind) && !upper(found.chars().next_back()));
-        begins && ends && !rest.trim_start_matches('.').starts_with(|next: char| next.is_ascii_digit())
-    })
+/// The families that a text names, and where it does. Of names that begin in one place the longest counts: what is called
+/// `acme2` is that family, and no `acme` with a number behind it.
+fn named_in<'a>(text: &str, families: &'a [Family]) -> Vec<(usize, &'a Family)> {
+    let parts = parts(text);
+    let longest = |first: usize| {
+        let here = |family: &&Family| {
+            family.names.iter().filter(|name| begin(&parts[first..], name)).map(String::len).max()
+        };
+        families.iter().max_by_key(here).filter(|family| here(family).is_some())
+    };
+    (0..parts.len()).filter_map(|first| Some((parts[first].at, longest(first)?))).collect()
+}
+
+/// Whether parts of a text are a name, however it is written: `acme_video`, `AcmeVideo`, `Acme-Video`. Of a number at its
+/// end the first digits count (`sd35` is of `sd3`).
+fn begin(parts: &[Part], name: &str) -> bool {
+    let mut rest = name;
+    for (i, part) in parts.iter().enumerate() {
+        if i > 0 && !part.follows {
+            return false;
+        }
+        match rest.strip_prefix(part.text.as_str()) {
+            Some("") => return true,
+            Some(more) => rest = more,
+            None => {
+                let is_number = rest.bytes().all(|byte| byte.is_ascii_digit());
+                return is_number && part.text.starts_with(rest);
+            }
+        }
+    }
+    false
+}
+
+/// A word of a compound, or a number.
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
+    /// The place of its first character.
+    at: usize,
+    /// In small letters; a number without its point.
+    text: String,
+    /// Whether no more than a hyphen or the like is between it and the part before it.
+    follows: bool,
+}
+
+/// The words that a text consists of. A capital begins one, unless all are capitals.
+fn parts(text: &str) -> Vec<Part> {
+    let chars: Vec<char> = text.chars().collect();
+    let mut parts: Vec<Part> = Vec::new();
+    let (mut at, mut end) = (0, 0);
+    while at < chars.len() {
+        let next = part_end(&chars, at);
+        if next == at {
+            at += 1;
+            continue;
+        }
+        let own: String = chars[at..next].iter().collect::<String>().to_ascii_lowercase();
+        let gap: String = chars[end..at].iter().collect();
+        let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
+        match parts.last_mut() {
+            Some(last) if gap == "." && is_number(&last.text) && is_number(&own) => last.text += &own,
+            _ => parts.push(Part {
+                at,
+                text: own,
+                follows: matches!(gap.as_str(), "" | "_" | "-" | " " | "."),
+            }),
+        }
+        (at, end) = (next, next);
+    }
+    parts
+}
+
+/// Where the word or number that begins at a place ends; that place itself if none does.
+fn part_end(chars: &[char], at: usize) -> usize {
+    let run = |from: usize, is: fn(&char) -> bool| from + chars[from..].iter().take_while(|c| is(c)).count();
+    let digits = run(at, char::is_ascii_digit);
+    let capitals = run(at, char::is_ascii_uppercase);
+    if digits > at {
+        return digits;
+    }
+    let small = run(capitals, char::is_ascii_lowercase);
+    // The last of several capitals begins the next word.
+    if capitals > at + 1 && small > capitals { capitals - 1 } else { small }
 }
 
 #[cfg(test)]
@@ -222,8 +324,15 @@ mod tests {
     const FAMILY: (&str, &str) =
         ("crates/models/src/diffusion/acme/family.rs", "//! Acme.\npub const NAME: u8 = 0;\n");
 
+    const GENERATION: (&str, &str) =
+        ("crates/models/src/diffusion/acme2/family.rs", "//! Acme 2.\npub const NAME: u8 = 0;\n");
+    const COMPOUND: (&str, &str) = (
+        "crates/models/src/diffusion/video_saw/family.rs",
+        "//! Saws.\npub const FAMILY: Family = Family { name: \"Bandsaw 4.5\" };\n",
+    );
+
     fn complaints(path: &str, text: &str) -> usize {
-        check(&Workspace::of_files(&[FAMILY, (path, text)])).len()
+        check(&Workspace::of_files(&[FAMILY, GENERATION, COMPOUND, (path, text)])).len()
     }
 
     #[test]
@@ -251,11 +360,54 @@ mod tests {
         assert_eq!(complaints("crates/models/src/diffusion.rs", code), 0);
         assert_eq!(complaints("crates/models/tests/acme.rs", code), 0);
         assert_eq!(complaints("crates/nodes/src/vae.rs", "//! Acme is a family.\nfn f() {}\n"), 0);
-        assert_eq!(
-            complaints("crates/nodes/src/vae.rs", "//! Code.\nconst FILE: &str = \"acme1-dev\";\n"),
-            0
-        );
         let test = "//! Code.\n#[cfg(test)]\nmod tests {\n    fn acme() {}\n}\n";
         assert_eq!(complaints("crates/nodes/src/vae.rs", test), 0);
+    }
+
+    #[test]
+    fn numbers_behind_a_name_do_not_hide_it() {
+        for text in ["acme1-dev", "acme15", "ACME.1", "Acme 2.1", "EmptyAcme15Latent"] {
+            let code = format!("//! Code.\nconst FILE: &str = \"{text}\";\n");
+            assert_eq!(complaints("crates/nodes/src/vae.rs", &code), 1, "{text}");
+        }
+        // A later generation is a family of its own, which is to be found in its own place.
+        let later = "//! Code.\nconst FILE: &str = \"acme2 and Acme 2.5\";\n";
+        assert_eq!(complaints("crates/nodes/src/families/acme2.rs", later), 0);
+        assert_eq!(complaints("crates/nodes/src/families/acme.rs", later), 1);
+    }
+
+    #[test]
+    fn a_name_of_two_words_is_found_however_it_is_written() {
+        for word in ["video_saw", "VideoSaw", "EmptyVideoSaw15Latent", "VIDEO_SAW"] {
+            let code = format!("//! Code.\nfn f() {{ let {word} = 1; }}\n");
+            assert_eq!(complaints("crates/nodes/src/vae.rs", &code), 1, "{word}");
+        }
+        for (text, found) in [
+            ("Video-Saw", 1),
+            ("a video saw", 1),
+            ("Bandsaw 4.5", 1),
+            ("bandsaw45", 1),
+            ("Bandsaw 4", 0),
+            ("a video, saw", 0),
+            ("a video of a saw", 0),
+        ] {
+            let code = format!("//! Code.\nconst SAID: &str = \"{text}\";\n");
+            assert_eq!(complaints("crates/nodes/src/vae.rs", &code), found, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_of_compounds() {
+        let texts = |text: &str| parts(text).into_iter().map(|part| part.text).collect::<Vec<_>>();
+        assert_eq!(texts("EmptyLTXVLatentVideo"), ["empty", "ltxv", "latent", "video"]);
+        assert_eq!(texts("ZImage v1.5-16b"), ["z", "image", "v", "15", "16", "b"]);
+        assert_eq!(texts("¿s3?"), ["s", "3"]);
+    }
+
+    #[test]
+    fn a_name_in_a_long_text_is_found_in_its_own_line() {
+        let code = "//! Code.\nconst SAID: &str = \"one\n two\n acme\";\n";
+        let findings = check(&Workspace::of_files(&[FAMILY, ("crates/nodes/src/vae.rs", code)]));
+        assert_eq!(findings.iter().map(|finding| finding.line).collect::<Vec<_>>(), [4]);
     }
 }

@@ -59,18 +59,7 @@ impl Given {
                 Some(Tensor::concat(&parts.iter().collect::<Vec<_>>(), 1)?)
             }
         };
-        let steer = |control: &VideoControl| -> Result<(Tensor, f32)> {
-            let frames = video_on(lane, &crop(spec.to_model_by_groups(&control.frames)?)?)?;
-            let mask = video_on(lane, &crop(Latent::clone(&control.mask))?)?;
-            Ok((Tensor::concat(&[&frames, &mask], 1)?, control.strength))
-        };
-        let mut controls = cond.controls.iter().map(steer).collect::<Result<Vec<_>>>()?;
-        if let Some(control) = wan.config.control.filter(|_| controls.is_empty()) {
-            // Nothing to follow, everything to be made.
-            let empty = lane.full([1, 2 * channels, frames, height, width], 0.0)?;
-            let ones = lane.full([1, control.channels - 2 * channels, frames, height, width], 1.0)?;
-            controls.push((Tensor::concat(&[&empty, &ones], 1)?, 1.0));
-        }
+        let controls = controls(wan, lane, conditioned, scene)?;
         let vision = match cond.vision.as_ref().filter(|_| wan.config.vision.is_some()) {
             None => None,
             Some(features) => {
@@ -173,6 +162,36 @@ impl Given {
             ..WanInputs::new(&self.latent, 0.0, &self.context)
         }
     }
+}
+
+/// The videos that steer, each with how much it counts.
+fn controls(
+    wan: &Wan,
+    lane: &Lane,
+    conditioned: &Conditioned<'_>,
+    scene: &Scene<'_>,
+) -> Result<Vec<(Tensor, f32)>> {
+    let (spec, window) = (wan.latent(), conditioned.window);
+    let crop = |latent: Latent| match window {
+        None => Ok(latent),
+        Some(window) => latent.cropped(window),
+    };
+    let steer = |control: &VideoControl| -> Result<(Tensor, f32)> {
+        let frames = video_on(lane, &crop(spec.to_model_by_groups(&control.frames)?)?)?;
+        let mask = video_on(lane, &crop(Latent::clone(&control.mask))?)?;
+        Ok((Tensor::concat(&[&frames, &mask], 1)?, control.strength))
+    };
+    let mut controls = conditioned.cond.controls.iter().map(steer).collect::<Result<Vec<_>>>()?;
+    if let Some(control) = wan.config.control.filter(|_| controls.is_empty()) {
+        let LatentShape { channels, frames, .. } = scene.shape;
+        let [height, width] =
+            window.map_or([scene.shape.height, scene.shape.width], |window| [window[0], window[1]]);
+        // Nothing to follow, everything to be made.
+        let empty = lane.full([1, 2 * channels, frames, height, width], 0.0)?;
+        let ones = lane.full([1, control.channels - 2 * channels, frames, height, width], 1.0)?;
+        controls.push((Tensor::concat(&[&empty, &ones], 1)?, 1.0));
+    }
+    Ok(controls)
 }
 
 /// What is heard with the frames of a video; nothing is heard with pictures behind it.

@@ -6,10 +6,10 @@ use graph::{Call, Catalogue, Failure, Input, Outcome};
 use models::text::ChatTemplate;
 use runtime::{Runtime, Vae};
 
-use super::{Prompts, SeenPicture, clip_of, encode, look, prompt_input};
 use crate::class::class;
 use crate::image::{Method, Target, scale_image};
-use crate::value::{Array, ClipVisionOutput, Conditioning, Entry, Image};
+use crate::text::{Prompts, SeenPicture, clip_of, encode, look, prompt_input};
+use crate::value::{Conditioning, Entry, Image};
 use crate::{Result, vae};
 
 /// ComfyUI's module of these classes.
@@ -31,10 +31,9 @@ const TEMPLATE: ChatTemplate = ChatTemplate {
 };
 
 /// Adds the classes of this file.
-pub(super) fn add(catalogue: &mut Catalogue, runtime: Arc<Runtime>) {
-    catalogue.add(TextEncodeQwenImageEdit(Arc::clone(&runtime)));
-    catalogue.add(TextEncodeQwenImageEditPlus(Arc::clone(&runtime)));
-    catalogue.add(TextEncodeHunyuanVideo_ImageToVideo(runtime));
+pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
+    catalogue.add(TextEncodeQwenImageEdit(Arc::clone(runtime)));
+    catalogue.add(TextEncodeQwenImageEditPlus(Arc::clone(runtime)));
 }
 
 class! {
@@ -92,54 +91,6 @@ class! {
         for image in &images {
             refer(runtime, call, &mut entry, &scaled(image, MEGAPIXEL, VALUE)?)?;
         }
-        Ok(Outcome::object(Conditioning { entries: vec![entry] }))
-    }
-}
-
-/// The conversation about the picture that a video begins with.
-const VIDEO_TEMPLATE: ChatTemplate = ChatTemplate::new(
-    "<|start_header_id|>system<|end_header_id|>\n\n<image>\nDescribe the video by detailing the following aspects \
-     according to the reference image: 1. The main content and theme of the video.2. The color, shape, size, texture, \
-     quantity, text, and spatial relationships of the objects.3. Actions, events, behaviors temporal relationships, \
-     physical movement changes of the objects.4. background environment, light, style and atmosphere.5. camera angles, \
-     movements, and transitions used in the video:<|eot_id|>\n\n<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>\
-     <|start_header_id|>assistant<|end_header_id|>\n\n",
-);
-
-class! {
-    /// A prompt about the picture that a video begins with, of whose parts some go to the video model.
-    TextEncodeHunyuanVideo_ImageToVideo in "advanced/conditioning";
-    |schema| schema
-        .input(Input::socket("clip", "CLIP"))
-        .input(Input::socket("clip_vision_output", "CLIP_VISION_OUTPUT"))
-        .input(prompt_input("prompt"))
-        .input(Input::int("image_interleave", 2, 1, 512))
-        .output("CONDITIONING")
-        .module("comfy_extras.nodes_hunyuan");
-    |runtime, call| {
-        let seen = call.object::<ClipVisionOutput>("clip_vision_output")?;
-        let projected = seen.projected.as_ref().ok_or_else(|| Failure::value(
-            "clip_vision_output has no tokens for a language model: load the vision tower of LLaVA, \
-             llava_llama3_vision.safetensors, with CLIPVisionLoader",
-        ))?;
-        let [pictures, parts, width] = <[usize; 3]>::try_from(projected.shape.as_slice())
-            .map_err(|_| Failure::value(format!("what the vision tower saw has the shape {:?}", projected.shape)))?;
-        let picture = |i: usize| SeenPicture {
-            values: Array {
-                shape: vec![parts, width],
-                values: projected.values[i * parts * width..(i + 1) * parts * width].to_vec(),
-            },
-            deep: Vec::new(),
-            grid: None,
-        };
-        let pictures: Vec<SeenPicture> = (0..pictures).map(picture).collect();
-        let prompts = Prompts {
-            pictures: &pictures,
-            picture_step: call.size("image_interleave")?,
-            template: Some(&VIDEO_TEMPLATE),
-            ..Prompts::same(call.text("prompt")?)
-        };
-        let entry = encode(runtime, call, &*clip_of(call)?, prompts)?;
         Ok(Outcome::object(Conditioning { entries: vec![entry] }))
     }
 }
