@@ -66,6 +66,10 @@ pub(crate) struct MachineArgs {
     /// Do not look for GPUs
     #[arg(long, global = true, help_heading = "Devices")]
     pub(crate) cpu: bool,
+    /// The most memory of the host to use, if that is less than it or its container has: of a model that is larger, the rest
+    /// is read from the disk at every step
+    #[arg(long, global = true, value_name = "SIZE", help_heading = "Devices")]
+    pub(crate) host_memory: Option<ByteSize>,
     /// Whether weights that stream, or that a device is too small for, are kept losslessly coded, in fewer bytes
     #[arg(
         long,
