@@ -578,6 +578,8 @@ pub(crate) enum BenchCase {
     Parts,
     /// Time from the start to the first block of a model file in use, from the page cache and from the disk
     Load,
+    /// A model of one and a half times the host memory that may be used, streamed from the disk; see --host-memory
+    Disk,
     /// Streaming on a metered simulated device, and memory over many loads and frees
     Residency,
     /// Steps of a large model as people get them: workflows over HTTP, resident, offloaded, patched, cast, split
