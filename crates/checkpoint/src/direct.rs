@@ -33,7 +33,7 @@ impl Direct {
         let done = match self.aligned(start, len, into) {
             Some((file, into)) => match read_whole(file, start, len, into) {
                 Ok(done) => done,
-                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                Err(error) if is_refusal(&error) => {
                     self.is_refused.store(true, Ordering::Relaxed);
                     0
                 }
@@ -64,6 +64,11 @@ impl Direct {
     pub(crate) fn is_direct(&self) -> bool {
         self.file.is_some() && !self.is_refused.load(Ordering::Relaxed)
     }
+}
+
+/// Whether an error says that the file system has no direct reads, or none like this one.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
 }
 
 /// Reads until so many bytes are there, the file ends, or it gives parts of pages; how many are there.
