@@ -37,7 +37,7 @@ export function holdings(device: string, models: Model[]): Holding[] {
 function piecesOn(device: string, model: Model): Piece[] {
   const { plan } = model;
   const pieces: Piece[] = plan.blocks
-    .filter((block) => block.home === device)
+    .filter((block) => block.home === device && !block.from_disk)
     .map((block) => ({ kind: kindOf(block, plan.compute), name: block.name, bytes: heldBytes(block) }));
   if (plan.ring && plan.compute === device) {
     const { slots, slot_bytes, room_bytes } = plan.ring;
@@ -45,6 +45,10 @@ function piecesOn(device: string, model: Model): Piece[] {
       pieces.push({ kind: 'ring', name: `ring slot ${slot} of ${slots}`, bytes: slot_bytes });
     }
     if (room_bytes) pieces.push({ kind: 'ring', name: 'room to decode in', bytes: room_bytes });
+  }
+  if (plan.reading && device === 'cpu') {
+    const { buffers, buffer_bytes } = plan.reading;
+    pieces.push({ kind: 'ring', name: `${buffers} buffers for the disk`, bytes: buffers * buffer_bytes });
   }
   return pieces;
 }
@@ -74,6 +78,11 @@ export function coded(blocks: Block[]): { blocks: number; plain: number; coded: 
     plain: sum(found.map((block) => block.bytes)),
     coded: sum(found.map(heldBytes)),
   };
+}
+
+/** Where a block's weights live, in words. */
+export function homeOf(block: Block): string {
+  return block.from_disk ? 'disk' : block.home;
 }
 
 export function kindOf(block: Block, compute: string): PieceKind {

@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import type { Hues } from './devices.tsx';
-import { coded, codingState, kindOf } from './contents.ts';
+import { coded, codingState, homeOf, kindOf } from './contents.ts';
 import { clock } from './format.ts';
 import { blockTimes } from './profile.ts';
 import { FREED, outcome, type FreeOutcome, type FreeRequest } from './free.ts';
@@ -157,7 +157,7 @@ function Blocks({ model }: { model: Model }) {
                       <Bytes count={block.bytes} />
                     </td>
                     {inCode.blocks > 0 && <td>{block.coded_bytes !== undefined && <Bytes count={block.coded_bytes} />}</td>}
-                    <td>{block.home}</td>
+                    <td>{homeOf(block)}</td>
                     <td>{block.runs_on}</td>
                     <td>{block.mode === 'streamed' ? 'streamed' : kindOf(block, plan.compute)}</td>
                     <td>{time && <Seconds value={time.compute_s} />}</td>

@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { drawnBy } from './drawn.ts';
 import { fieldOffset, handleAt, markedText, moveHandle, splitOf, splitText, type Split } from './allocation.ts';
+import { homeOf } from './contents.ts';
 import { bytes, exactBytes, percent } from './format.ts';
 import { Bytes, Nothing, Seconds } from './pieces.tsx';
 import { ask, askPlan, askTo, type Device, type Folder, type JobDetail, type Plan, type PlanAnswer, type PlanFault } from './wire.ts';
@@ -380,7 +381,7 @@ function Outcome({ plan, devices, isAsking }: { plan: Plan; devices: Device[]; i
             key={block.name}
             class={`device-${ids.indexOf(block.home) % 6} ${block.mode}`}
             style={{ flexGrow: block.bytes }}
-            title={`${block.name}: ${exactBytes(block.bytes)} on ${block.home}, runs on ${block.runs_on}, ${block.mode}`}
+            title={`${block.name}: ${exactBytes(block.bytes)} on ${homeOf(block)}, runs on ${block.runs_on}, ${block.mode}`}
           />
         ))}
       </div>

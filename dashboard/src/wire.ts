@@ -27,6 +27,8 @@ export interface Block {
   mode: 'resident' | 'streamed';
   /** Its bytes where it is losslessly coded: in host memory and on the link, or on the device where it stays. */
   coded_bytes?: number;
+  /** Whether it is read from the disk whenever it travels, because host memory has no room for it. */
+  from_disk?: boolean;
 }
 
 export interface BlockTime {
@@ -49,6 +51,8 @@ export interface Plan {
   order: string;
   blocks: Block[];
   ring: { slots: number; slot_bytes: number; room_bytes?: number } | null;
+  /** Buffers of the host for what is read from the disk. */
+  reading?: { buffers: number; buffer_bytes: number };
   devices: DeviceUse[];
   prediction: {
     /** Whether the machine's speeds were measured; if not, the times say nothing. */

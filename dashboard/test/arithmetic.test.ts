@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { fieldOffset, handleAt, markedText, moveHandle, splitOf, splitText } from '../src/allocation.ts';
-import { codingState, headroom, holdings, merged, parts, sum, type Piece } from '../src/contents.ts';
+import { codingState, headroom, holdings, homeOf, merged, parts, sum, type Piece } from '../src/contents.ts';
 import { drawnBy } from '../src/drawn.ts';
 import { against, bytes, exactBytes, percent, seconds } from '../src/format.ts';
 import { outcome } from '../src/free.ts';
@@ -130,6 +130,12 @@ test('a device holds the blocks whose home it is, and the ring where the model c
   onGpu.plan.compute = 'cuda:0';
   assert.deepEqual(holdings('cpu', [onGpu])[0]?.pieces.map((piece) => piece.kind), ['pinned']);
   assert.deepEqual(holdings('sim:0', [model(3, { staged: false })]), []);
+  // What is read from the disk takes nothing of the host but the buffers.
+  const onDisk = model(4);
+  for (const block of onDisk.plan.blocks) block.from_disk = block.home === 'cpu';
+  onDisk.plan.reading = { buffers: 3, buffer_bytes: 10 };
+  assert.deepEqual(holdings('cpu', [onDisk])[0]?.pieces.map((piece) => [piece.kind, piece.bytes]), [['ring', 30]]);
+  assert.deepEqual(onDisk.plan.blocks.filter((block) => homeOf(block) === 'disk').map((block) => block.home), ['cpu']);
 });
 
 test('the parts of a device come to its memory', () => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::source::Source;
-use crate::{Advice, Error};
+use crate::{Advice, DIRECT_ALIGN, Error};
 
 /// Bytes of an entry that keep their file mapped for as long as they live. Cloning copies no bytes.
 #[derive(Clone)]
@@ -50,9 +50,25 @@ impl EntryBytes {
 
     /// These bytes with what else lies on their pages.
     pub fn whole_pages(&self) -> EntryBytes {
-        const PAGE: usize = 4096;
-        let end = self.range.end.next_multiple_of(PAGE).min(self.source.bytes().len());
-        EntryBytes { source: Arc::clone(&self.source), range: self.range.start / PAGE * PAGE..end }
+        let end = self.range.end.next_multiple_of(DIRECT_ALIGN).min(self.source.bytes().len());
+        let start = self.range.start / DIRECT_ALIGN * DIRECT_ALIGN;
+        EntryBytes { source: Arc::clone(&self.source), range: start..end }
+    }
+
+    /// Reads these bytes from the disk into the beginning of `into`, which must be at least as long, past the page cache
+    /// where the file system can: if they are [whole pages](EntryBytes::whole_pages), `into` begins at a multiple of
+    /// [`DIRECT_ALIGN`] and is a multiple of it long. Nothing else of `into` is kept.
+    ///
+    /// # Errors
+    /// The disk has not got them any more, or cannot read them. The file counts as damaged from then on.
+    pub fn read_past_cache(&self, into: &mut [u8]) -> Result<(), Error> {
+        assert!(into.len() >= self.range.len(), "{} bytes for {self:?}", into.len());
+        self.source.read_past_cache(self.range.clone(), into)
+    }
+
+    /// A number of the disk that the file is on; none for what is in memory, and where the system tells none.
+    pub fn disk(&self) -> Option<u64> {
+        self.source.disk()
     }
 
     /// Whether the first of other bytes is one of these.

@@ -27,11 +27,15 @@
 //! on. So whoever used bytes asks [`EntryBytes::verify`] before trusting what came of them: it sees missing pages, and
 //! by length and date also a file that was overwritten in place. A damaged file is opened anew to be read again. A file
 //! that is deleted or replaced by renaming another over it is safe: the map keeps the old one alive.
-#![allow(unsafe_code, reason = "mapping a file is unsafe; every such block is in source.rs and damage.rs")]
+#![allow(
+    unsafe_code,
+    reason = "mapping a file is unsafe; such blocks are in source.rs, damage.rs and direct.rs"
+)]
 
 mod checkpoint;
 mod companions;
 mod damage;
+mod direct;
 mod entry;
 mod entry_bytes;
 mod error;
@@ -54,6 +58,7 @@ mod values;
 mod writing;
 
 pub use checkpoint::{Checkpoint, Format, MAX_ENTRIES, MAX_SHARDS, Shard};
+pub use direct::DIRECT_ALIGN;
 pub use entry::{Entry, MAX_NAME_BYTES, ProductMark};
 pub use entry_bytes::EntryBytes;
 pub use error::{Error, HeaderFault, MarkFault, ShardFault, TensorFault, ValueFault};

@@ -1,16 +1,18 @@
-//! One file's bytes: mapped from disk, or memory that the program already holds. What of this crate is `unsafe` is here
-//! and in `damage`.
+//! One file's bytes: mapped from disk, or memory that the program already holds. What of this crate is `unsafe` is here,
+//! in `damage` and in `direct`.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use memmap2::Mmap;
 
 use crate::damage::Watch;
+use crate::direct::Direct;
 use crate::{Error, HeaderFault, Refusal, TensorFault, ValueFault};
 
 /// How a range of a mapped file will be used next. It changes speed and memory, never what is read.
@@ -39,6 +41,8 @@ enum Bytes {
         file: File,
         /// When it had last been changed as it was opened.
         modified: Option<SystemTime>,
+        /// Opened when something is first read past the page cache.
+        direct: OnceLock<Direct>,
     },
     Memory(Cow<'static, [u8]>),
 }
@@ -65,7 +69,8 @@ impl Source {
         // the same between two reads, and every type that is made from them accepts any bytes.
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map the file into memory"))?;
         let (watch, modified) = (Watch::new(&map), about.modified().ok());
-        Ok(Source { path: path.to_owned(), bytes: Bytes::Mapped { watch, map, file, modified } })
+        let direct = OnceLock::new();
+        Ok(Source { path: path.to_owned(), bytes: Bytes::Mapped { watch, map, file, modified, direct } })
     }
 
     /// Bytes that are in memory already; `name` stands for the path in errors.
@@ -94,6 +99,34 @@ impl Source {
     /// Bytes of the whole file.
     pub(crate) fn len(&self) -> u64 {
         self.bytes().len() as u64
+    }
+
+    /// Reads a range of the file into the beginning of memory that may be longer, past the page cache where that is
+    /// possible. A file that has not got all of it any more counts as damaged from then on.
+    pub(crate) fn read_past_cache(&self, range: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        let (start, len) = (range.start as u64, range.len());
+        match &self.bytes {
+            Bytes::Memory(bytes) => into[..len].copy_from_slice(&bytes[range]),
+            Bytes::Mapped { watch, file, direct, .. } => {
+                let direct = direct.get_or_init(|| Direct::new(file, &self.path));
+                if direct.read(file, start, len, into).ok() != Some(len) {
+                    watch.mark_damaged();
+                    return Err(Error::Changed { file: self.path.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A number of the disk that the file is on, where the system tells one.
+    pub(crate) fn disk(&self) -> Option<u64> {
+        match &self.bytes {
+            #[cfg(unix)]
+            Bytes::Mapped { file, .. } => {
+                file.metadata().ok().map(|about| std::os::unix::fs::MetadataExt::dev(&about))
+            }
+            _ => None,
+        }
     }
 
     /// An error if the file is not as it was when it was mapped: pages were missing when they were read, or it has

@@ -7,7 +7,7 @@
 //! and [`sim`](SimBackend), which gives another backend a budget of its own and meters its copies.
 #![allow(
     unsafe_code,
-    reason = "what memory promises to kernels is an unsafe trait; nothing here uses a pointer"
+    reason = "what memory promises to kernels is an unsafe trait; the one pointer that is used is in host_buffer.rs"
 )]
 
 mod backend;
@@ -16,6 +16,7 @@ mod cancel;
 mod device;
 mod error;
 mod graph;
+mod host_buffer;
 mod host_stream;
 mod ledger;
 pub mod noise;
@@ -36,6 +37,7 @@ pub use cancel::Cancel;
 pub use device::Device;
 pub use error::{Error, OutOfMemory, Result};
 pub use graph::Graph;
+pub use host_buffer::HostBuffer;
 pub use host_stream::{HostExecutor, HostStream};
 pub use ledger::{Charge, Ledger, LedgerReport, Reservation};
 pub use null::{NullBackend, OpSeconds};

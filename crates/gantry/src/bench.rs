@@ -3,6 +3,7 @@
 mod codec;
 mod coding;
 mod cpu;
+mod disk;
 mod launches;
 mod load;
 mod ops;
@@ -27,6 +28,7 @@ pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         BenchCase::Coding => coding::run(machine, args),
         BenchCase::Codec => codec::run(machine, args),
         BenchCase::Cpu => cpu::run(machine, args),
+        BenchCase::Disk => disk::run(machine, args),
         BenchCase::Launches => launches::run(machine, args),
         BenchCase::Load => load::run(machine, args),
         BenchCase::Ops => ops::run(machine, args),

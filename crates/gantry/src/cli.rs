@@ -66,6 +66,10 @@ pub(crate) struct MachineArgs {
     /// Do not look for GPUs
     #[arg(long, global = true, help_heading = "Devices")]
     pub(crate) cpu: bool,
+    /// The most memory of the host to use, if that is less than it or its container has: of a model that is larger, the rest
+    /// is read from the disk at every step
+    #[arg(long, global = true, value_name = "SIZE", help_heading = "Devices")]
+    pub(crate) host_memory: Option<ByteSize>,
     /// Whether weights that stream, or that a device is too small for, are kept losslessly coded, in fewer bytes
     #[arg(
         long,
@@ -574,6 +578,8 @@ pub(crate) enum BenchCase {
     Parts,
     /// Time from the start to the first block of a model file in use, from the page cache and from the disk
     Load,
+    /// A model of one and a half times the host memory that may be used, streamed from the disk; see --host-memory
+    Disk,
     /// Streaming on a metered simulated device, and memory over many loads and frees
     Residency,
     /// Steps of a large model as people get them: workflows over HTTP, resident, offloaded, patched, cast, split

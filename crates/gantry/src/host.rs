@@ -79,6 +79,19 @@ pub(crate) fn is_in_page_cache(_file: &File, _offset: u64) -> Option<bool> {
     None
 }
 
+/// Opens a file to be read past the page cache, by whole pages; none where that is not possible.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_direct(path: &Path) -> Option<File> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn open_direct(_path: &Path) -> Option<File> {
+    None
+}
+
 /// Asks the system to forget what it keeps of a range of a file in memory, so that the next read comes from the disk.
 /// It need not do so: a page that somebody has mapped stays.
 #[cfg(target_os = "linux")]

@@ -56,7 +56,8 @@ impl Machine {
     /// Opens the CPU, the GPUs unless they are not wanted, and the simulated devices that were asked for.
     pub(crate) fn open(args: &MachineArgs) -> Result<Machine> {
         let host = Arc::new(CpuBackend::new());
-        let cpu = Device::new(Arc::clone(&host) as Arc<dyn Backend>, host.total_memory());
+        let most = args.host_memory.map_or(u64::MAX, |most| most.0);
+        let cpu = Device::new(Arc::clone(&host) as Arc<dyn Backend>, host.total_memory().min(most));
         let (cuda, note) = if args.cpu { (Vec::new(), None) } else { open_cuda(args) };
         let mut devices = vec![cpu.clone()];
         for backend in &cuda {

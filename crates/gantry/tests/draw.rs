@@ -19,6 +19,49 @@ const CAPTION: &str = "a red circle above a blue square";
 const SPREAD: [&str; 6] =
     ["--sim-device", "256mb@20gbps", "--sim-device", "256mb@20gbps", "--alloc", "sim:0,2mb;sim:1,1mb;cpu,*"];
 
+/// With so much host memory, a part of the model has to be read from the disk at every step.
+const SHORT: [&str; 6] =
+    ["--sim-device", "256mb@20gbps", "--alloc", "sim:0,0%;cpu,*", "--host-memory", "4500kb"];
+
+/// Where host memory is short the picture is the same, with a LoRA and without, and the plan says what is read.
+#[test]
+fn a_model_larger_than_host_memory_is_read_from_the_disk() {
+    let install = Install::new();
+    let model = install.file("diffusion_models/flux.safetensors");
+    let (clip, t5) = (
+        install.file("text_encoders/clip/model.safetensors"),
+        install.file("text_encoders/t5/model.safetensors"),
+    );
+    let (vae, lora) = (install.file("vae/ae.safetensors"), install.file("loras/outline.safetensors:1"));
+    let parts = ["--model", &model, "--clip-l", &clip, "--t5", &t5, "--vae", &vae];
+    for lora in [&[][..], &["--lora", &lora]] {
+        let whole = install.draw(&[&parts[..], lora].concat());
+        let read = install.draw(&[&parts[..], lora, &SHORT].concat());
+        assert!(pixels(&whole) == pixels(&read), "{lora:?} gives other bits");
+    }
+    let plan = |flags: &[&str]| {
+        let arguments = [&["plan", &model, "--size", "128x128"], flags].concat();
+        let output = succeeded(&mut gantry(install.dir.path(), &arguments));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown: Value = serde_json::from_str(&plan(&[&SHORT[..], &["--json"]].concat())).unwrap();
+    let read: Vec<&Value> = shown["blocks"].as_array().unwrap().iter().collect();
+    let read: u64 =
+        read.iter().filter(|it| it["from_disk"] == true).map(|it| it["bytes"].as_u64().unwrap()).sum();
+    let host = shown["devices"].as_array().unwrap().iter().find(|device| device["device"] == "cpu").unwrap();
+    assert!(read > 0 && host["disk_bytes"] == read, "{shown:#}");
+    let taken = host["weight_bytes"].as_u64().unwrap() - read + host["ring_bytes"].as_u64().unwrap();
+    assert!(taken <= 4500 << 10, "{shown:#}");
+    assert_eq!(
+        shown["reading"]["buffers"].as_u64().unwrap() * shown["reading"]["buffer_bytes"].as_u64().unwrap(),
+        host["ring_bytes"]
+    );
+    let text = plan(&SHORT);
+    assert!(text.contains("read from the disk at every step") && text.contains(" disk "), "{text}");
+    // What has room is not read.
+    assert!(!plan(&SHORT[..4]).contains("from the disk"));
+}
+
 fn gantry(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
     command.arg("--cpu").args(arguments).current_dir(folder);

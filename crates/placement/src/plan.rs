@@ -18,6 +18,8 @@ pub struct Plan {
     pub blocks: Vec<BlockPlan>,
     /// The slots on the compute device through which streamed blocks pass; none if none is streamed.
     pub ring: Option<Ring>,
+    /// The host's buffers through which blocks pass that are read from the disk; none if none is.
+    pub reading: Option<Reading>,
     /// What the plan takes of every device that it uses, compute device first, then by id.
     pub devices: Vec<DeviceUse>,
     /// How long a step will be.
@@ -44,6 +46,8 @@ pub struct BlockPlan {
     /// The bytes that it has when it is losslessly coded, where it is: in host memory and on the link if it is streamed,
     /// else where it lives.
     pub coded_bytes: Option<u64>,
+    /// Whether the host has no room for it, although it is its home: it is read from the disk whenever it travels.
+    pub from_disk: bool,
 }
 
 impl BlockPlan {
@@ -96,6 +100,42 @@ impl Ring {
     }
 }
 
+/// The host's buffers through which blocks pass that are read from the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// How many.
+    pub buffers: usize,
+    /// The bytes of each.
+    pub buffer_bytes: u64,
+}
+
+impl Reading {
+    /// What a disk is asked for at a time: enough for its full speed.
+    const LARGEST_BUFFER: u64 = 8 << 20;
+    const SMALLEST_BUFFER: u64 = 64 << 10;
+    /// Buffers are of whole pages.
+    const PAGE: u64 = 4096;
+    /// The most bytes of all buffers; reading ahead further than that hides nothing more.
+    const MOST_BYTES: u64 = 1 << 30;
+    /// They take at most one part in so many of what the host has for weights.
+    const PARTS: u64 = 4;
+
+    /// For blocks of at most so many bytes: one is copied while the next is read.
+    pub(crate) fn of(largest_block: u64, host_bytes: u64) -> Reading {
+        let quarter = (largest_block / 4).next_multiple_of(Reading::PAGE);
+        let buffer_bytes = quarter.clamp(Reading::SMALLEST_BUFFER, Reading::LARGEST_BUFFER);
+        let most = Reading::MOST_BYTES.min(host_bytes / Reading::PARTS) / buffer_bytes;
+        let wanted = largest_block.saturating_mul(2).div_ceil(buffer_bytes) + 1;
+        let buffers = usize::try_from(wanted.min(most)).unwrap_or(usize::MAX).max(2);
+        Reading { buffers, buffer_bytes }
+    }
+
+    /// The bytes of all of them.
+    pub const fn bytes(&self) -> u64 {
+        self.buffers as u64 * self.buffer_bytes
+    }
+}
+
 /// What a plan takes of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
@@ -105,10 +145,12 @@ pub struct DeviceUse {
     pub weight_bytes: u64,
     /// The weights that the user gave it, where amounts were given; whole blocks come to a little more or less.
     pub asked_bytes: Option<u64>,
-    /// The ring, on the compute device.
+    /// The ring, on the compute device; on the host the buffers for what is read from the disk.
     pub ring_bytes: u64,
     /// Memory to work in, where blocks run.
     pub working_bytes: u64,
+    /// Of the weights, those that are read from the disk whenever they travel, and take no memory.
+    pub disk_bytes: u64,
     /// What a plan may use of it.
     pub available_bytes: u64,
 }
@@ -116,7 +158,7 @@ pub struct DeviceUse {
 impl DeviceUse {
     /// Everything the plan takes of this device.
     pub const fn total_bytes(&self) -> u64 {
-        self.weight_bytes + self.ring_bytes + self.working_bytes
+        self.weight_bytes - self.disk_bytes + self.ring_bytes + self.working_bytes
     }
 }
 
@@ -130,6 +172,11 @@ impl Plan {
     pub fn streamed_bytes(&self) -> u64 {
         let streamed = self.blocks.iter().filter(|block| block.mode == BlockMode::Streamed);
         streamed.map(BlockPlan::travelling_bytes).sum()
+    }
+
+    /// The bytes among them that are read from the disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.blocks.iter().filter(|block| block.from_disk).map(|block| block.bytes).sum()
     }
 
     /// What the plan takes of a device; none if it does not use it.

@@ -27,6 +27,9 @@ pub struct MachineProfile {
     /// Direct links between accelerators.
     #[serde(default)]
     pub peers: Vec<PeerProfile>,
+    /// Bytes per second that disks read past the page cache, by the system's name for them.
+    #[serde(default)]
+    pub disks: BTreeMap<String, f64>,
 }
 
 /// What is measured of one device.
@@ -271,6 +274,11 @@ impl MachineProfile {
             found.map(|peer| peer.bytes_per_s).filter(|it| is_positive(*it))
         };
         link(&from, &to).or_else(|| link(&to, &from))
+    }
+
+    /// Bytes per second that a disk reads.
+    pub fn disk(&self, name: &str) -> Option<f64> {
+        self.disks.get(name).copied().filter(|it| is_positive(*it))
     }
 
     /// Notes the bandwidth of the direct link between two devices, as it was just measured.

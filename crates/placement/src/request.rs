@@ -35,6 +35,21 @@ pub struct PlanRequest {
     pub speeds_known: bool,
     /// Whether blocks may travel losslessly coded, and what that would make of them.
     pub coding: Coding,
+    /// The disk, for what host memory has no room for. Without it, everything that leaves the compute device must have
+    /// room elsewhere.
+    pub disk: Option<Disk>,
+}
+
+/// The disk that a model's file is on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disk {
+    /// The most bytes of host memory that weights may take; what there is of them beyond that is read at every step.
+    pub host_bytes: u64,
+    /// Bytes per second that it reads, past what the system keeps of files in memory.
+    pub bytes_per_s: f64,
+    /// For each block whether it can be read at every step: it lies in the file as it is used. Blocks at the end may be
+    /// missing, and cannot.
+    pub readable: Vec<bool>,
 }
 
 /// What is known of coding the blocks of a model, and what is wanted.
@@ -92,6 +107,7 @@ impl PlanRequest {
             arrival_s_per_byte: 0.0,
             speeds_known: true,
             coding: Coding::default(),
+            disk: None,
         }
     }
 }

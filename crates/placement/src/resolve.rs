@@ -14,6 +14,8 @@ pub(crate) struct Scale<'a> {
     pub(crate) compute: DeviceId,
     pub(crate) model_bytes: u64,
     pub(crate) overfull: Overfull,
+    /// Whether what the host has no room for can be read from the disk.
+    pub(crate) has_disk: bool,
 }
 
 /// Bytes of weights per device. The shares come to exactly the model.
@@ -179,7 +181,7 @@ fn give_out(
         let wanted = if scale.overfull == Overfull::Trim { left.min(*amount) } else { *amount };
         let total = scale.devices.get(&device).map_or(0, |spec| spec.total_bytes);
         let (_, mark) = text.entry_marks(index);
-        if wanted > total {
+        if wanted > total && !(scale.has_disk && device == DeviceId::CPU) {
             return Err(text.error(mark, Problem::DeviceOverfull { device, wanted, total }));
         }
         if wanted > left {

@@ -14,7 +14,8 @@ impl fmt::Display for Plan {
         for row in &rows {
             let mode = if row.is_kept_coded { "coded" } else { row.mode.name() };
             let (label, bytes) = (row.label(), ByteSize(row.bytes));
-            writeln!(f, "{label:width$}  {bytes:>10}  {mode:8}  {:8}  {}", row.home, row.runs_on)?;
+            let home = if row.from_disk { "disk".to_owned() } else { row.home.to_string() };
+            writeln!(f, "{label:width$}  {bytes:>10}  {mode:8}  {home:8}  {}", row.runs_on)?;
         }
         writeln!(f)?;
         write_devices(self, f)?;
@@ -63,7 +64,7 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             format!("{} ({blocks} blocks of {plain} coded)", ByteSize(plan.streamed_bytes()))
         }
     };
-    let kept = kept_coded(plan);
+    let kept = from_disk(plan) + &kept_coded(plan);
     if !p.known {
         write!(f, "predicted time per step: not measured yet")?;
         slots.iter().try_for_each(|slots| write!(f, "; {streamed} copied {slots}"))?;
@@ -78,6 +79,18 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, ", {waiting} waiting; {streamed} copied in {copying} {slots}")?;
     }
     write!(f, "{kept}\nallocation {}", plan.to_allocation())
+}
+
+/// What is read from the disk, as an addition to a sentence.
+fn from_disk(plan: &Plan) -> String {
+    plan.reading.map_or_else(String::new, |reading| {
+        format!(
+            ", {} of that from the disk through {} buffers of {}",
+            ByteSize(plan.disk_bytes()),
+            reading.buffers,
+            ByteSize(reading.buffer_bytes)
+        )
+    })
 }
 
 /// What is kept coded, as an addition to a sentence.
@@ -111,6 +124,7 @@ struct Row<'a> {
     bytes: u64,
     mode: BlockMode,
     is_kept_coded: bool,
+    from_disk: bool,
     home: DeviceId,
     runs_on: DeviceId,
 }
@@ -137,7 +151,7 @@ fn rows(blocks: &[BlockPlan]) -> Vec<Row<'_>> {
             !row.runs.is_empty()
                 && row.family == family
                 && (row.mode, row.home, row.runs_on) == (block.mode, block.home, block.runs_on)
-                && row.is_kept_coded == block.is_kept_coded()
+                && (row.is_kept_coded, row.from_disk) == (block.is_kept_coded(), block.from_disk)
         };
         match (number, rows.iter_mut().find(same)) {
             (Some(number), Some(row)) => {
@@ -153,6 +167,7 @@ fn rows(blocks: &[BlockPlan]) -> Vec<Row<'_>> {
                 bytes: block.bytes,
                 mode: block.mode,
                 is_kept_coded: block.is_kept_coded(),
+                from_disk: block.from_disk,
                 home: block.home,
                 runs_on: block.runs_on,
             }),

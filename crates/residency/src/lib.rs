@@ -32,6 +32,7 @@ mod needs;
 mod patching;
 mod pressure;
 mod profile;
+mod reading;
 mod retention;
 mod ring;
 mod session;

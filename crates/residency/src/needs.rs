@@ -72,6 +72,10 @@ impl Needs {
             let bytes = BlockLayout::new(manifest, index).len();
             let streamed = block.mode == BlockMode::Streamed;
             let on_host = block.home.kind == DeviceKind::Cpu;
+            if block.from_disk {
+                largest = largest.max(bytes);
+                continue;
+            }
             if let Some(coded) = block.coded_bytes.filter(|_| block.is_kept_coded()) {
                 *needs.kept.entry(block.home).or_default() += taken(block.home, coded as usize)?;
                 room = room.max(bytes);
@@ -95,6 +99,9 @@ impl Needs {
             if streamed {
                 largest = largest.max(bytes);
             }
+        }
+        if let Some(reading) = &plan.reading {
+            *needs.kept.entry(DeviceId::CPU).or_default() += reading.bytes();
         }
         if let Some(ring) = &plan.ring {
             let slot = taken(plan.compute, largest)?;
@@ -128,8 +135,9 @@ pub(crate) fn waiting(manifest: &Manifest, plan: &Plan) -> Bytes {
 
 /// Bytes of host memory that a plan casts weights into.
 pub(crate) fn cast_on_host(manifest: &Manifest, plan: &Plan) -> u64 {
-    let cast =
-        |(index, block): &(usize, &BlockPlan)| block.home.kind == DeviceKind::Cpu && manifest.is_cast(*index);
+    let cast = |(index, block): &(usize, &BlockPlan)| {
+        block.home.kind == DeviceKind::Cpu && !block.from_disk && manifest.is_cast(*index)
+    };
     let blocks = plan.blocks.iter().enumerate().filter(cast);
     blocks.map(|(index, _)| BlockLayout::new(manifest, index).len() as u64).sum()
 }

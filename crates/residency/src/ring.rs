@@ -6,6 +6,8 @@
 //! Its slot is filled again as soon as that is done, while the block computes. One room is enough for blocks that are
 //! leased one after the other; there is another only when a block is leased while one is still in use. A block that stays on
 //! the device coded is decoded in the same way, out of where it lies.
+//!
+//! The copy of a block that is read from the disk is queued part by part as the disk gives it, by whoever reads.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +18,7 @@ use device::{Buffer, Device, Error, Event, Result, Stream, StreamKind};
 use crate::coding::CodedBlock;
 use crate::host::HostBlock;
 use crate::profile::CopyMarks;
+use crate::reading::{Arriving, DiskBlock, PendingRead};
 
 /// Where a streamed block comes from.
 pub(crate) enum Source {
@@ -25,6 +28,8 @@ pub(crate) enum Source {
     Donor(Buffer),
     /// The device that computes, where it stays coded: it does not travel.
     Here(CodedBlock),
+    /// The disk, at every step.
+    Disk(DiskBlock),
 }
 
 impl Source {
@@ -33,7 +38,7 @@ impl Source {
         match self {
             Source::Host(HostBlock::Coded(block)) | Source::Here(block) => Some(block),
             Source::Host(HostBlock::Found(block)) => Some(&block.coded),
-            Source::Host(_) | Source::Donor(_) => None,
+            Source::Host(_) | Source::Donor(_) | Source::Disk(_) => None,
         }
     }
 }
@@ -122,13 +127,24 @@ impl Room {
 struct Slot {
     /// The block that it holds, by its place among those that travel.
     holds: Option<usize>,
-    arrived: Option<Event>,
+    arrived: Option<Arrival>,
+    /// The reading of its block, where that comes from the disk.
+    reading: Option<PendingRead>,
     /// The marks of its latest copy.
     copy: Option<CopyMarks>,
     last_use: Option<Event>,
     leases: usize,
     /// The session in which its copy was started.
     session: u64,
+}
+
+/// When the block in a slot will have arrived.
+#[derive(Clone)]
+enum Arrival {
+    /// Its copy is queued.
+    Queued(Event),
+    /// Its copy is queued once it is read.
+    Read(Arc<Arriving>),
 }
 
 impl Ring {
@@ -244,14 +260,14 @@ impl Ring {
     /// is leased.
     fn arrive(&self, place: usize, compute: &Stream) -> Result<usize> {
         let (slot, arrived, inherited) = self.place(place)?;
-        let Err(error) = self.wait(&arrived, compute) else { return Ok(slot) };
+        let Err(error) = self.wait(slot, &arrived, compute) else { return Ok(slot) };
         self.give_up(slot, &error);
         // A copy that failed for an earlier session is no failure of this one.
         if !inherited || error == Error::Cancelled {
             return Err(error);
         }
         let (slot, arrived, _) = self.place(place)?;
-        match self.wait(&arrived, compute) {
+        match self.wait(slot, &arrived, compute) {
             Ok(()) => Ok(slot),
             Err(error) => {
                 self.give_up(slot, &error);
@@ -262,7 +278,7 @@ impl Ring {
 
     /// Finds the slot of a block, starting its copy if there is none, and leases it. Answers also when the
     /// block will have arrived, and whether an earlier session started the copy.
-    fn place(&self, place: usize) -> Result<(usize, Event, bool)> {
+    fn place(&self, place: usize) -> Result<(usize, Arrival, bool)> {
         let mut state = self.lock();
         if let Some(failure) = state.failure.take() {
             return Err(failure);
@@ -381,8 +397,9 @@ impl Ring {
         state.slots.iter().all(|slot| slot.leases == 0) && state.rooms.iter().all(|room| room.leases == 0)
     }
 
-    /// Waits until nothing on the device uses it.
+    /// Waits until nothing on the device uses it. What is still to be read for it is given up.
     pub(crate) fn drain(&self) -> Result<()> {
+        self.lock().slots.iter_mut().filter(|slot| slot.reading.is_some()).for_each(Slot::forget);
         self.copies.synchronize()?;
         self.compute.synchronize()
     }
@@ -428,16 +445,29 @@ impl Ring {
 
     fn start_copy(&self, state: &mut State, slot: usize, place: usize) -> Result<()> {
         let State { sources, travelling, slots, session, .. } = state;
-        slots[slot].holds = None;
+        slots[slot].forget();
         *lock(&self.merged[slot]) = Merged::No;
-        if let Some(last_use) = slots[slot].last_use.take() {
+        let (target, last_use) = (&self.slots[slot], slots[slot].last_use.take());
+        if let Source::Disk(block) = &sources[travelling[place]] {
+            let reading = block.copy_to(&self.copies, target, last_use);
+            slots[slot].arrived = Some(Arrival::Read(reading.arriving()));
+            slots[slot].reading = Some(reading);
+            slots[slot].copy = None;
+            slots[slot].holds = Some(place);
+            slots[slot].session = *session;
+            let mut stats = lock(&self.stats);
+            stats.copies += 1;
+            stats.bytes += block.bytes();
+            return Ok(());
+        }
+        if let Some(last_use) = last_use {
             self.copies.wait(&last_use)?;
         }
-        let target = &self.slots[slot];
         let begin = self.copies.record_timed()?;
         let bytes = match &sources[travelling[place]] {
             Source::Host(block) => block.copy_to(&self.copies, target)?,
             Source::Here(block) => block.copy_to(&self.copies, target)?,
+            Source::Disk(_) => 0,
             Source::Donor(buffer) => {
                 self.copies.copy(&target.span(0..buffer.len())?, &buffer.whole())?;
                 buffer.len() as u64
@@ -448,20 +478,29 @@ impl Ring {
         stats.bytes += bytes;
         drop(stats);
         let end = self.copies.record_timed()?;
-        slots[slot].arrived = Some(end.clone());
+        slots[slot].arrived = Some(Arrival::Queued(end.clone()));
         slots[slot].copy = Some(CopyMarks { begin, end, bytes });
         slots[slot].holds = Some(place);
         slots[slot].session = *session;
         Ok(())
     }
 
-    /// Lets the compute stream wait; if the host has to wait for it, that is a stall.
-    fn wait(&self, arrived: &Event, compute: &Stream) -> Result<()> {
-        if arrived.is_done()? {
+    /// Lets the compute stream wait; if the host has to wait for it, or for the disk, that is a stall.
+    fn wait(&self, slot: usize, arrived: &Arrival, compute: &Stream) -> Result<()> {
+        let start = Instant::now();
+        let (arrived, is_read) = match arrived {
+            Arrival::Queued(event) => (event.clone(), true),
+            Arrival::Read(arriving) => {
+                let is_read = arriving.is_known();
+                let marks = arriving.wait(compute.cancel())?;
+                self.lock().slots[slot].copy = Some(marks.clone());
+                (marks.end, is_read)
+            }
+        };
+        if is_read && arrived.is_done()? {
             return Ok(());
         }
-        let start = Instant::now();
-        compute.wait(arrived)?;
+        compute.wait(&arrived)?;
         let mut stats = lock(&self.stats);
         stats.stalls += 1;
         stats.stalled += start.elapsed();
@@ -499,6 +538,7 @@ impl Slot {
     fn forget(&mut self) {
         self.holds = None;
         self.arrived = None;
+        self.reading = None;
     }
 }
 

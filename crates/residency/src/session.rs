@@ -91,7 +91,12 @@ impl Session {
         self.check_intact()?;
         let lane = self.lane_of(block)?;
         let wanted = lane.stream().record_timed()?;
-        let (weights, slot) = self.staged.acquire(self.manifest(), block, (&self.patching, lane.stream()))?;
+        let acquired = self.staged.acquire(self.manifest(), block, (&self.patching, lane.stream()));
+        if acquired.is_err() {
+            // A file that lost what was to be read of it says more than that it could not be read.
+            self.check_intact()?;
+        }
+        let (weights, slot) = acquired?;
         let copy = slot.and_then(|slot| self.staged.copy_marks(slot));
         let lease = Lease { session: self, block, lane, weights, slot };
         self.staged.recorder().lease(block, lane.stream(), wanted, copy)?;

@@ -21,6 +21,7 @@ use crate::manifest::{Manifest, WeightSpec};
 use crate::needs::{self, Bytes, HostSource};
 use crate::patching::{Patching, Reserved};
 use crate::profile::{CopyMarks, Recorder};
+use crate::reading::{self, Reader};
 use crate::ring::{Ring, Source};
 use crate::sidecar::{Found, FoundBlock};
 use crate::staging::StagingOptions;
@@ -82,7 +83,9 @@ impl Staged {
             waiting: BTreeMap::new(),
             coded_first: late.is_none(),
             found: FoundBlocks::new(compute, found)?,
+            from_disk: FromDisk::default(),
         };
+        copying.from_disk = copying.reader(plan, &layouts, compute)?;
         let pinned = copying.pin(plan, compute)?;
         let host = devices.get(DeviceId::CPU)?;
         let (blocks, sources) = filled_beside(manifest, &layouts, host, |fills| {
@@ -329,6 +332,21 @@ struct Copying<'a> {
     coded_first: bool,
     /// Those that were coded at an earlier start.
     found: FoundBlocks,
+    from_disk: FromDisk,
+}
+
+/// Who reads blocks from the disk, and which block is which of the reader's.
+#[derive(Default)]
+struct FromDisk {
+    reader: Option<Arc<Reader>>,
+    numbers: BTreeMap<usize, usize>,
+}
+
+impl FromDisk {
+    fn block(&self, index: usize) -> Option<Source> {
+        let (reader, number) = (self.reader.as_ref()?, self.numbers.get(&index)?);
+        Some(Source::Disk(reader.block(*number)))
+    }
 }
 
 impl Copying<'_> {
@@ -348,10 +366,27 @@ impl Copying<'_> {
         let from_file = |(index, block): &(usize, &BlockPlan)| {
             let plain = block.coded_bytes.is_none() || !self.coded_first;
             let on_host = block.home.kind == DeviceKind::Cpu || block.is_kept_coded();
-            is_ringed(block) && on_host && plain && !self.manifest.is_cast(*index)
+            is_ringed(block) && on_host && plain && !block.from_disk && !self.manifest.is_cast(*index)
         };
         let blocks = plan.blocks.iter().enumerate().filter(from_file);
         Ok(PinnedFiles::new(compute, blocks.map(|(index, _)| self.manifest.weights_of(index)))?)
+    }
+
+    /// Who reads the blocks that host memory does not hold.
+    fn reader(&mut self, plan: &Plan, layouts: &[BlockLayout], compute: &Device) -> Result<FromDisk> {
+        let Some(planned) = plan.reading else { return Ok(FromDisk::default()) };
+        let indices = || plan.blocks.iter().enumerate().filter(|(_, block)| block.from_disk);
+        let weights = |index: usize| self.manifest.weights_of(index);
+        if let Some((index, _)) = indices().find(|(index, _)| !reading::is_readable(weights(*index))) {
+            let reason = format!("block {index} cannot be cast as it is read from the disk");
+            return Err(Error::Manifest { name: self.manifest.name().to_owned(), reason });
+        }
+        let blocks = indices().map(|(index, _)| reading::pieces(weights(index), &layouts[index]));
+        let host = self.devices.get(DeviceId::CPU)?;
+        let reserved = self.reserved.get_mut(&DeviceId::CPU);
+        let reader = Reader::new((compute, host), blocks.collect(), planned, reserved)?;
+        let numbers = indices().enumerate().map(|(number, (index, _))| (index, number)).collect();
+        Ok(FromDisk { reader: Some(reader), numbers })
     }
 
     /// What a block is streamed from on the host.
@@ -384,6 +419,9 @@ impl Copying<'_> {
         compute: &Device,
         pinned: Option<&PinnedFiles>,
     ) -> Result<Source> {
+        if let Some(read) = self.from_disk.block(index) {
+            return Ok(read);
+        }
         if let Some(coded) = self.found_block((index, block, layout), compute)? {
             return Ok(coded);
         }

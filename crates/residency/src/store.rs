@@ -16,6 +16,7 @@ use crate::layout::BlockLayout;
 use crate::model::LoadedModel;
 use crate::needs::{self, Bytes};
 use crate::patching::Reserved;
+use crate::reading;
 use crate::session::Session;
 use crate::staging::Staging;
 use crate::{
@@ -127,6 +128,26 @@ impl Residency {
             known.get(&block.name).copied().or_else(|| estimated(manifest, index))
         };
         manifest.blocks().iter().enumerate().map(bytes).collect()
+    }
+
+    /// For each block whether it can be read from the disk at every step, if host memory does not hold it. Only one with
+    /// weights that are cast and lie in their file as no value may cannot.
+    pub fn readable(manifest: &Manifest) -> Vec<bool> {
+        (0..manifest.blocks().len()).map(|block| reading::is_readable(manifest.weights_of(block))).collect()
+    }
+
+    /// The system's name for the disk that a model's weights are on, or `disk` where it tells none. None if they are on no
+    /// disk.
+    pub fn disk_name(manifest: &Manifest) -> Option<String> {
+        let files = Manifest::files_of(manifest.weights());
+        let on_disk = files.iter().find(|bytes| bytes.file_stamp().is_some())?;
+        Some(on_disk.disk().map_or_else(|| "disk".to_owned(), |number| format!("{number:x}")))
+    }
+
+    /// Bytes per second at which a model's weights are read from the disk, as it is measured now, for a moment. None if
+    /// they are on no disk.
+    pub fn disk_bytes_per_s(manifest: &Manifest) -> Option<f64> {
+        reading::disk_bytes_per_s(manifest)
     }
 
     /// Bytes of host memory into which a plan casts weights: all that staging takes of the host beside the mapped file,

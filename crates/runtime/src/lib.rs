@@ -45,6 +45,7 @@ pub use loading::{Opened, Wanted};
 pub use measuring::{Bandwidth, bandwidth, bandwidth_between};
 pub use network::{Network, Placing, Source, runnable};
 pub use outputs::{FileExchange, OutputStore, SavedFile, Saving};
+pub use planning::HOST_SHARE;
 pub use questions::{PlanQuestion, Role, SaidPlacing};
 pub use runtime::{CodedCache, PreviewMethod, Runtime, Settings};
 pub use stats::ModelStats;

@@ -239,7 +239,8 @@ fn noise(count: usize) -> Vec<f32> {
 /// # Errors
 /// The device fails, or has no room for the smallest copy.
 pub fn bandwidth(device: &Device, host: &Device) -> device::Result<Bandwidth> {
-    let largest = LARGEST_COPY_BYTES.min((device.ledger().report().available() / 4) as usize);
+    let room = |device: &Device| (device.ledger().report().available() / 4) as usize;
+    let largest = LARGEST_COPY_BYTES.min(room(device)).min(room(host));
     let mut bytes = FIRST_COPY_BYTES.min(largest).max(1);
     loop {
         let there = device.allocate(bytes)?.whole();

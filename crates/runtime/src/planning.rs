@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use device::Device;
 use meta::{ByteSize, DType, DeviceId, DeviceKind};
 use placement::{
-    Coding, CodingPolicy, DeviceSpec, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest,
+    Coding, CodingPolicy, DeviceSpec, Disk, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest,
     Prediction,
 };
 use residency::{Manifest, ModelId, Residency};
@@ -20,6 +20,10 @@ use crate::{Runtime, Source, Work};
 
 /// Rehearsals that are remembered; all are forgotten when there are more.
 const MOST_FOOTPRINTS: usize = 512;
+
+/// The share of host memory that the weights of one network may take. The rest is for other networks, pictures and whatever
+/// else runs: where it is missing, the system forgets pages of files that are needed again in the next step.
+pub const HOST_SHARE: f64 = 0.85;
 
 /// A plan with what it was made from.
 #[derive(Clone, Debug)]
@@ -130,6 +134,7 @@ impl Runtime {
         let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
         let mut specs = self.device_specs(&profile, demand.beside, factor);
         specs.retain(|spec| self.may_use(source, spec.id));
+        let disk = self.disk(manifest, &specs, compute)?;
         let mut request = Residency::plan_request(manifest, compute, specs);
         // What a block takes where it computes, with the device's rounding.
         let device = self.devices.get(compute)?;
@@ -139,6 +144,7 @@ impl Runtime {
             .for_each(|block| block.bytes = device.allocation_bytes(block.bytes as usize));
         request.allocation = source.placing.allocation.clone();
         request.overfull = Overfull::Trim;
+        request.disk = disk;
         // A card's copies write into the memory that its kernels read; a peer on the same card reads from it, too.
         let memory = profiling::of(&profile, compute).memory_bytes_per_s.filter(|speed| *speed > 0.0);
         if let Some(memory) = memory.filter(|_| compute.kind == DeviceKind::Cuda) {
@@ -184,6 +190,25 @@ impl Runtime {
             || device == DeviceId::CPU
             || !self.settings.workers.contains(&device)
             || placing.allocation.allocation().devices().contains(&device)
+    }
+
+    /// The disk, for a network that is larger than what weights may take of host memory.
+    fn disk(&self, manifest: &Manifest, specs: &[DeviceSpec], compute: DeviceId) -> Result<Option<Disk>> {
+        let host = specs.iter().find(|spec| spec.id == DeviceId::CPU && compute != DeviceId::CPU);
+        let Some(host) = host else { return Ok(None) };
+        // What the ledger has is Gantry's; what the system has is what others leave. A system that tells nothing tells 0.
+        let free = self.devices.get(DeviceId::CPU)?.memory()?.free;
+        let held = self.residency.bytes_held(&[]).get(&DeviceId::CPU).copied().unwrap_or(0);
+        let system = if free > 0 { free.saturating_add(held) } else { u64::MAX };
+        let host_bytes = (host.available_bytes.min(system) as f64 * HOST_SHARE) as u64;
+        if manifest.bytes() <= host_bytes {
+            return Ok(None);
+        }
+        let name = Residency::disk_name(manifest);
+        let measure = || Residency::disk_bytes_per_s(manifest);
+        let measured = name.and_then(|name| self.profile.disk(&name, measure));
+        let readable = Residency::readable(manifest);
+        Ok(measured.map(|bytes_per_s| Disk { host_bytes, bytes_per_s, readable }))
     }
 
     /// What coding would make of a network's blocks, as far as that is wanted.

@@ -55,6 +55,20 @@ impl ProfileStore {
         Ok(self.lock().profile.clone())
     }
 
+    /// Bytes per second that a disk reads; measured now if that is not known.
+    pub(crate) fn disk(&self, name: &str, measure: impl FnOnce() -> Option<f64>) -> Option<f64> {
+        let _alone = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.read().disk(name);
+        if known.is_some() {
+            return known;
+        }
+        let measured = measure()?;
+        tracing::debug!("measured the disk {name}: {measured} bytes per second");
+        self.lock().profile.disks.insert(name.to_owned(), measured);
+        self.save();
+        Some(measured)
+    }
+
     /// Lets a run's times change what is known, and keeps it.
     pub(crate) fn learn(&self, change: impl FnOnce(&mut MachineProfile)) {
         change(&mut self.lock().profile);
@@ -141,6 +155,16 @@ mod tests {
     use device_cpu::CpuBackend;
 
     use super::*;
+
+    #[test]
+    fn a_disk_is_measured_once() {
+        let dir = testkit::ScratchDir::new().unwrap();
+        let store = || ProfileStore::new(Some(dir.path().join("profile.json")));
+        assert_eq!(store().disk("fe00", || None), None, "what cannot be measured is asked for again");
+        assert_eq!(store().disk("fe00", || Some(2e9)), Some(2e9));
+        assert_eq!(store().disk("fe00", || panic!("it is known")), Some(2e9));
+        assert_eq!(store().disk("fe01", || Some(1e9)), Some(1e9));
+    }
 
     #[test]
     fn what_was_measured_survives_a_restart() {

@@ -225,6 +225,10 @@ fn learn_copies(
     let mut by_home: BTreeMap<DeviceId, (u64, f64)> = BTreeMap::new();
     for block in &step.blocks {
         let Some(plan) = planned.plan.blocks.get(block.block) else { continue };
+        // What the disk gives says nothing of the link.
+        if plan.from_disk {
+            continue;
+        }
         if let (Some(copy), BlockMode::Streamed) = (&block.copy, plan.mode) {
             let sum = by_home.entry(plan.home).or_default();
             *sum = (sum.0 + copy.bytes, sum.1 + copy.seconds);

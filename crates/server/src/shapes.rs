@@ -8,7 +8,7 @@ use residency::{BlockProfile, CodingReport, ModelReport, Snapshot, StepProfile};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use plan::{BlockShape, DeviceUseShape, PlanShape, PredictionShape, RingShape};
+pub use plan::{BlockShape, DeviceUseShape, PlanShape, PredictionShape, ReadingShape, RingShape};
 
 /// One device, as `GET /gantry/devices` and `gantry devices --json` show it.
 #[derive(Clone, Debug, Serialize)]

@@ -2,6 +2,7 @@
 //! docs/results, so that no figure in them is typed by hand. With `--check` it only says whether the pages are what they give.
 
 mod codec;
+mod disk;
 mod families;
 mod figure;
 mod launches;
@@ -248,6 +249,9 @@ fn page(results: &Path) -> Result<String> {
     families::section(&mut text, results)?;
     families::parts(&mut text, &read(results, "parts-h200")?)?;
     load(&mut text, &read(results, "load-h200")?)?;
+    if results.join("disk-2-cores.json").is_file() {
+        disk::section(&mut text, &read(results, "disk-2-cores")?)?;
+    }
     cpu(&mut text, &read(results, "steps-cpu")?)?;
     server(&mut text, &read(results, "server-2-cores")?)?;
     for name in ["residency-h200", "residency-sim"] {

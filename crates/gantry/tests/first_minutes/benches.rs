@@ -45,6 +45,26 @@ fn loading_is_measured_resident_and_streamed() {
 }
 
 #[test]
+fn streaming_from_the_disk_is_measured() {
+    let limit = 24 << 20;
+    let asked = ["--cpu", "--host-memory", "24mb", "--sim-device", "1gb@20gbps", "--device", "sim:0"];
+    let report = measured(&[&["disk"], &asked[..]].concat());
+    has_record(&report);
+    let bytes = |key: &str| report[key].as_u64().unwrap();
+    assert_eq!((bytes("host_limit_bytes"), report["identical"].as_bool()), (limit, Some(true)), "{report:#}");
+    assert!(bytes("model_bytes") >= limit / 2 * 3 && bytes("disk_bytes") > limit / 2, "{report:#}");
+    // What is kept and the buffers are no more than may be used.
+    let kept = bytes("model_bytes") - bytes("disk_bytes");
+    assert!(
+        kept + bytes("buffer_bytes") <= limit && bytes("ledger_bytes") >= bytes("buffer_bytes"),
+        "{report:#}"
+    );
+    let rate = |key: &str| report[key].as_f64().unwrap();
+    let over = rate("disk_bytes_per_s") / rate("sequential_bytes_per_s");
+    assert!((over / rate("over_sequential") - 1.0).abs() < 1e-9 && over > 0.0, "{report:#}");
+}
+
+#[test]
 fn the_cpu_uses_the_mapped_file() {
     let file = demo("demo-t5.safetensors").display().to_string();
     let report = measured(&["load", "--cpu", "--file", &file, "--only", "page cache"]);

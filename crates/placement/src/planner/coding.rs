@@ -34,7 +34,8 @@ fn with_coded(problem: &Problem<'_>, plan: &Plan, room_there: u64) -> Option<Pla
     let coding = &problem.request.coding;
     let mut coded = plan.clone();
     for (index, block) in coded.blocks.iter_mut().enumerate() {
-        let travels = block.mode == BlockMode::Streamed && block.home.kind == DeviceKind::Cpu;
+        let in_memory = block.home.kind == DeviceKind::Cpu && !block.from_disk;
+        let travels = block.mode == BlockMode::Streamed && in_memory;
         let Some(bytes) = coding.coded_bytes.get(index).copied().flatten().filter(|_| travels) else {
             continue;
         };

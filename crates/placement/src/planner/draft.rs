@@ -86,6 +86,7 @@ impl<'a> Draft<'a> {
             asked_bytes: None,
             ring_bytes,
             working_bytes: if works { self.problem.request.working_bytes } else { 0 },
+            disk_bytes: 0,
             available_bytes: self.problem.available(device),
         }
     }
@@ -148,6 +149,7 @@ impl<'a> Draft<'a> {
             runs_on: if place.in_place { place.home } else { compute },
             mode: if place.in_place { BlockMode::Resident } else { BlockMode::Streamed },
             coded_bytes: None,
+            from_disk: false,
         });
         let written = targets.iter().flat_map(|targets| &targets.shares).map(|(device, _)| *device);
         Plan {
@@ -155,6 +157,7 @@ impl<'a> Draft<'a> {
             order: problem.order,
             blocks: blocks.collect(),
             ring,
+            reading: None,
             devices,
             prediction,
             notes,
@@ -214,6 +217,7 @@ pub(super) fn predict(problem: &Problem<'_>, plan: &Plan) -> Prediction {
             *copy_s *= coded as f64 / block.bytes.max(1) as f64;
         }
     }
+    timeline.read(problem, plan);
     // A slot whose block has been decoded is filled again while that block computes in the room.
     let slots = plan.ring.map_or(1, |ring| ring.slots + usize::from(ring.room_bytes > 0));
     Prediction { known: problem.request.speeds_known, ..timeline.predict(slots) }
@@ -253,6 +257,22 @@ impl Timeline {
         });
         let blocks = steps.collect();
         Timeline { blocks, return_hop_s: hop(activations_on, problem.compute()) }
+    }
+
+    /// Lets the copies of blocks that come from the disk take as long as the disk. While the link carries other blocks, it
+    /// reads ahead.
+    fn read(&mut self, problem: &Problem<'_>, plan: &Plan) {
+        let disk_bytes: u64 =
+            plan.blocks.iter().filter(|block| block.from_disk).map(|block| block.bytes).sum();
+        let Some(disk) = problem.request.disk.as_ref().filter(|_| disk_bytes > 0) else { return };
+        let blocks = || plan.blocks.iter().zip(&self.blocks);
+        let others_s: f64 =
+            blocks().filter(|(block, _)| !block.from_disk).filter_map(|(_, step)| step.copy_s).sum();
+        let reading_s = (disk_bytes as f64 / disk.bytes_per_s - others_s).max(0.0);
+        for (block, step) in plan.blocks.iter().zip(&mut self.blocks).filter(|(block, _)| block.from_disk) {
+            let read_s = reading_s * block.bytes as f64 / disk_bytes as f64;
+            step.copy_s = step.copy_s.map(|copy_s| copy_s.max(read_s));
+        }
     }
 
     fn predict(&self, slots: usize) -> Prediction {

@@ -5,7 +5,7 @@
 use meta::DeviceId;
 
 use super::problem::Problem;
-use super::{coding, decide, draft};
+use super::{coding, disk, draft};
 use crate::allocation::Amounts;
 use crate::error::PlanError;
 use crate::plan::{Plan, Ring};
@@ -97,7 +97,7 @@ fn with_kept(problem: &Problem<'_>, codable: &[Codable], count: usize) -> Option
     let room_bytes = chosen(codable, count).map(|block| block.bytes).max()?;
     let request = smaller(problem.request, codable, count, room_bytes)?;
     let inner = Problem::new(&request).ok()?;
-    let mut plan = coding::code(&inner, decide(&inner).ok()?, room_bytes);
+    let mut plan = coding::code(&inner, disk::decide(&inner).ok()?, room_bytes);
     for block in chosen(codable, count) {
         let planned = &mut plan.blocks[block.index];
         (planned.bytes, planned.coded_bytes) = (block.bytes, Some(block.coded));

@@ -8,11 +8,13 @@
 //!    was asked.
 //! 4. `draft` counts every device and predicts; `choose` repeats 3 and 4 for the ways to use other
 //!    accelerators, picks the ring and keeps the fastest. `search` finds what fits where the user's amounts do not.
-//!    `coding` then says which of the streamed blocks travel coded, and `kept` whether blocks that stay are kept so.
+//!    `disk` does all of that again for more than the host has room for, where nothing else does. `coding` then says which
+//!    of the streamed blocks travel coded, and `kept` whether blocks that stay are kept so.
 
 mod choose;
 mod coding;
 mod contiguous;
+mod disk;
 mod draft;
 mod exchange;
 mod kept;
@@ -38,7 +40,7 @@ use problem::Problem;
 pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     let problem = Problem::new(request)?;
     check_devices(&request.allocation, &problem.scale())?;
-    let decided = decide(&problem).map(|plan| coding::code(&problem, plan, 0));
+    let decided = disk::decide(&problem).map(|plan| coding::code(&problem, plan, 0));
     match kept::mix(&problem, decided) {
         Err(PlanError::NoRoom { device, wanted, weights, ring, working, available, nearest: None }) => {
             let nearest = search::nearest(&problem);
@@ -57,8 +59,9 @@ pub fn predict(request: &PlanRequest, plan: &Plan) -> Result<Prediction, PlanErr
     Ok(draft::predict(&problem, plan))
 }
 
-/// The plan without the search for what would fit instead. The allocation's devices have been checked.
-fn decide(problem: &Problem<'_>) -> Result<Plan, PlanError> {
+/// The plan without the disk, and without the search for what would fit instead. The allocation's devices have been
+/// checked.
+fn decide_in_memory(problem: &Problem<'_>) -> Result<Plan, PlanError> {
     match &problem.request.allocation.allocation().amounts {
         Amounts::Automatic => offload::automatic(problem),
         Amounts::Normal { virtual_vram_bytes, donors } => {

@@ -42,6 +42,12 @@ impl<'a> Problem<'a> {
             let available = devices.keys().copied().collect();
             return Err(PlanError::NoComputeDevice { device: request.compute, available });
         }
+        if let Some(disk) = &request.disk
+            && !(disk.bytes_per_s.is_finite() && disk.bytes_per_s > 0.0)
+        {
+            let (what, value) = ("disk bandwidth", disk.bytes_per_s);
+            return Err(PlanError::BadDevice { device: DeviceId::CPU, what, value });
+        }
         let slow =
             request.blocks.iter().find(|b| !(b.compute_seconds.is_finite() && b.compute_seconds >= 0.0));
         if let Some(block) = slow {
@@ -73,6 +79,7 @@ impl<'a> Problem<'a> {
             compute: self.request.compute,
             model_bytes: self.model_bytes,
             overfull: self.request.overfull,
+            has_disk: self.request.disk.is_some() && self.request.compute != DeviceId::CPU,
         }
     }
 

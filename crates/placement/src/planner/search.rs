@@ -53,7 +53,7 @@ pub(super) fn nearest(problem: &Problem<'_>) -> Option<String> {
 fn fits(problem: &Problem<'_>, text: &str) -> bool {
     let Ok(allocation) = AllocationText::parse(text) else { return false };
     let request = PlanRequest { allocation, ..problem.request.clone() };
-    Problem::new(&request).and_then(|problem| super::decide(&problem)).is_ok()
+    Problem::new(&request).and_then(|problem| super::decide_in_memory(&problem)).is_ok()
 }
 
 /// Offloads up to everything that can move, in steps of the smallest block.

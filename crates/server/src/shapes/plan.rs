@@ -1,6 +1,6 @@
 //! A plan as `POST /gantry/plan` and `GET /gantry/models` show it, and as `gantry plan --json` prints it.
 
-use placement::{BlockPlan, BlockTime, DeviceUse, Plan, Prediction, Ring};
+use placement::{BlockPlan, BlockTime, DeviceUse, Plan, Prediction, Reading, Ring};
 use serde::Serialize;
 
 /// Where every block of a model goes, and how long a step will be.
@@ -14,6 +14,9 @@ pub struct PlanShape {
     pub blocks: Vec<BlockShape>,
     /// The slots on the compute device through which streamed blocks pass; none if none is streamed.
     pub ring: Option<RingShape>,
+    /// The host's buffers through which blocks pass that are read from the disk; left out if none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reading: Option<ReadingShape>,
     /// What the plan takes of every device that it uses, compute device first, then by id.
     pub devices: Vec<DeviceUseShape>,
     /// How long a step will be.
@@ -39,6 +42,9 @@ pub struct BlockShape {
     /// lives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coded_bytes: Option<u64>,
+    /// Whether it is read from the disk whenever it travels, because host memory has no room for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub from_disk: bool,
 }
 
 /// The slots through which streamed blocks pass.
@@ -53,6 +59,15 @@ pub struct RingShape {
     pub room_bytes: Option<u64>,
 }
 
+/// The host's buffers through which blocks pass that are read from the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ReadingShape {
+    /// How many.
+    pub buffers: usize,
+    /// The bytes of each.
+    pub buffer_bytes: u64,
+}
+
 /// What a plan takes of one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceUseShape {
@@ -62,10 +77,13 @@ pub struct DeviceUseShape {
     pub weight_bytes: u64,
     /// The weights that were asked for there, where amounts were given.
     pub asked_bytes: Option<u64>,
-    /// The ring, on the compute device.
+    /// The ring, on the compute device; on the host the buffers for what is read from the disk.
     pub ring_bytes: u64,
     /// Memory to work in, where blocks run.
     pub working_bytes: u64,
+    /// Of the weights, those that are read from the disk whenever they travel, and take no memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
     /// What a plan may use of it.
     pub available_bytes: u64,
 }
@@ -106,16 +124,24 @@ impl PlanShape {
     /// The shape of a plan. Every value is taken apart whole, so that one that a plan gains is not forgotten here.
     #[must_use]
     pub fn of(plan: &Plan) -> PlanShape {
-        let Plan { compute, order, blocks, ring, devices, prediction, notes, .. } = plan;
+        let Plan { compute, order, blocks, ring, reading, devices, prediction, notes, .. } = plan;
         PlanShape {
             compute: compute.to_string(),
             order: order.name(),
             blocks: blocks.iter().map(BlockShape::of).collect(),
             ring: ring.map(RingShape::of),
+            reading: reading.map(ReadingShape::of),
             devices: devices.iter().map(DeviceUseShape::of).collect(),
             prediction: PredictionShape::of(prediction),
             notes: notes.clone(),
         }
+    }
+}
+
+impl ReadingShape {
+    fn of(reading: Reading) -> ReadingShape {
+        let Reading { buffers, buffer_bytes } = reading;
+        ReadingShape { buffers, buffer_bytes }
     }
 }
 
@@ -128,7 +154,7 @@ impl RingShape {
 
 impl BlockShape {
     fn of(block: &BlockPlan) -> BlockShape {
-        let BlockPlan { name, bytes, home, runs_on, mode, coded_bytes } = block;
+        let BlockPlan { name, bytes, home, runs_on, mode, coded_bytes, from_disk } = block;
         BlockShape {
             name: name.clone(),
             bytes: *bytes,
@@ -136,16 +162,31 @@ impl BlockShape {
             runs_on: runs_on.to_string(),
             mode: mode.name(),
             coded_bytes: *coded_bytes,
+            from_disk: *from_disk,
         }
     }
 }
 
 impl DeviceUseShape {
     fn of(usage: &DeviceUse) -> DeviceUseShape {
-        let DeviceUse { device, weight_bytes, asked_bytes, ring_bytes, working_bytes, available_bytes } =
-            *usage;
-        let device = device.to_string();
-        DeviceUseShape { device, weight_bytes, asked_bytes, ring_bytes, working_bytes, available_bytes }
+        let DeviceUse {
+            device,
+            weight_bytes,
+            asked_bytes,
+            ring_bytes,
+            working_bytes,
+            disk_bytes,
+            available_bytes,
+        } = *usage;
+        DeviceUseShape {
+            device: device.to_string(),
+            weight_bytes,
+            asked_bytes,
+            ring_bytes,
+            working_bytes,
+            disk_bytes: (disk_bytes > 0).then_some(disk_bytes),
+            available_bytes,
+        }
     }
 }
 

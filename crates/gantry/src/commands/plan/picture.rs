@@ -203,7 +203,9 @@ fn device_name(plan: &Plan, device: DeviceId) -> String {
 
 fn use_text(usage: &DeviceUse) -> String {
     let mut text = format!("weights {}", ByteSize(usage.weight_bytes));
-    for (name, bytes) in [("ring", usage.ring_bytes), ("activations", usage.working_bytes)] {
+    let parts =
+        [("on disk", usage.disk_bytes), ("ring", usage.ring_bytes), ("activations", usage.working_bytes)];
+    for (name, bytes) in parts {
         if bytes > 0 {
             text += &format!(", {name} {}", ByteSize(bytes));
         }
@@ -223,8 +225,9 @@ fn class(plan: &Plan, block: &BlockPlan) -> &'static str {
 }
 
 fn about(block: &BlockPlan) -> String {
-    let BlockPlan { name, bytes, home, runs_on, mode, coded_bytes } = block;
+    let BlockPlan { name, bytes, home, runs_on, mode, coded_bytes, from_disk } = block;
     let coded = coded_bytes.map_or(String::new(), |bytes| format!(", coded to {}", ByteSize(bytes)));
+    let home = if *from_disk { "disk".to_owned() } else { home.to_string() };
     format!("{name}, {}: lives on {home}, runs on {runs_on}, {}{coded}", ByteSize(*bytes), mode.name())
 }
 
