@@ -192,6 +192,13 @@ function Runs({ runs, hues }: { runs: ModelRun[]; hues: Hues }) {
               {/* A single evaluation is mostly warming up: there is nothing to compare. */}
               <td class="detail">
                 {run.steps > 1 && against(run.measured_seconds_per_step, run.predicted_seconds_per_step)}
+                {run.coded_steps > 0 && (
+                  <span data-coded-steps={run.coded_steps}>
+                    {' '}
+                    {run.coded_steps} of {run.steps} steps with coded weights: <Bytes count={run.decoded_bytes} /> decoded,{' '}
+                    {(100 * run.decoding_share).toFixed(1)} % of a step
+                  </span>
+                )}
               </td>
             </tr>
           ))}
@@ -205,7 +212,7 @@ function Runs({ runs, hues }: { runs: ModelRun[]; hues: Hues }) {
 function Profile({ model }: { model: Model }) {
   const { times, isMeasured } = blockTimes(model);
   const sum = total(times);
-  const above = Math.max(...times.map((time) => (time ? time.compute_s + time.stall_s : 0)));
+  const above = Math.max(...times.map((time) => (time ? time.compute_s + time.decode_s + time.stall_s : 0)));
   const below = Math.max(...times.map((time) => time?.copy_s ?? 0));
   if (!(above > 0)) return null;
   // Both halves have one scale; copies much shorter than computing are still to be seen.
@@ -215,16 +222,20 @@ function Profile({ model }: { model: Model }) {
     <figure class="profile">
       <figcaption>
         {isMeasured ? 'Latest step' : 'Predicted step'} of {model.name}:{' '}
-        <Part kind="compute" value={sum.compute_s} />, <Part kind="stall" value={sum.stall_s} />, below the line{' '}
+        <Part kind="compute" value={sum.compute_s} />,{' '}
+        {sum.decode_s > 0 && <Part kind="decode" value={sum.decode_s} />}
+        {sum.decode_s > 0 && ', '}
+        <Part kind="stall" value={sum.stall_s} />, below the line{' '}
         <Part kind="copy" value={sum.copy_s} />
       </figcaption>
       <div class="columns" role="img" aria-label={`Time by block; ${worded(sum)}`}>
         {model.plan.blocks.map((block, index) => {
-          const time = times[index] ?? { compute_s: 0, copy_s: 0, stall_s: 0 };
+          const time = times[index] ?? { compute_s: 0, decode_s: 0, copy_s: 0, stall_s: 0 };
           return (
             <div key={block.name} title={`${block.name}, ${block.mode}: ${worded(time)}`}>
-              <i style={{ height: high(above - time.compute_s - time.stall_s) }} />
+              <i style={{ height: high(above - time.compute_s - time.decode_s - time.stall_s) }} />
               <i class="stall" style={{ height: high(time.stall_s) }} />
+              {time.decode_s > 0 && <i class="decode" style={{ height: high(time.decode_s) }} />}
               <i class="compute" style={{ height: high(time.compute_s) }} />
               {/* What is below the line hangs from it, whatever stands above. */}
               <i class="copy" style={{ height: high(time.copy_s) }} />
@@ -249,5 +260,6 @@ function Part({ kind, value }: { kind: string; value: number }) {
 }
 
 function worded(time: Time): string {
-  return `compute ${seconds(time.compute_s)}, copy ${seconds(time.copy_s)}, stall ${seconds(time.stall_s)}`;
+  const decoding = time.decode_s > 0 ? `, decode ${seconds(time.decode_s)}` : '';
+  return `compute ${seconds(time.compute_s)}${decoding}, copy ${seconds(time.copy_s)}, stall ${seconds(time.stall_s)}`;
 }

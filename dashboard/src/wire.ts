@@ -33,6 +33,8 @@ export interface Block {
 
 export interface BlockTime {
   compute_s: number;
+  /** Decoding its weights, where they are losslessly coded. */
+  decode_s: number;
   hop_s: number;
   copy_s: number;
   stall_s: number;
@@ -59,7 +61,10 @@ export interface Plan {
     known?: boolean;
     seconds_per_step: number;
     compute_s: number;
+    decode_s: number;
     hop_s: number;
+    /** Outside of the model's blocks. */
+    outside_s: number;
     stall_s: number;
     copy_s: number;
     blocks: BlockTime[];
@@ -75,6 +80,7 @@ export interface StepProfile {
     block: number;
     device: string;
     compute_s: number;
+    decode_s: number;
     stall_s: number;
     copy_s: number;
     copied_bytes: number;
@@ -115,9 +121,15 @@ export interface ModelRun {
   family: string;
   compute: string;
   steps: number;
+  /** Those that ran with losslessly coded blocks; the times are of these as soon as there are some. */
+  coded_steps: number;
   predicted_seconds_per_step: number;
   measured_seconds_per_step: number;
+  /** What part of a step the device decodes. */
+  decoding_share: number;
   streamed_bytes: number;
+  /** What was decoded, counted decoded. */
+  decoded_bytes: number;
   stalls: number;
   stalled_seconds: number;
 }

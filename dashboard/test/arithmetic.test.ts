@@ -19,7 +19,7 @@ function block(name: string, count: number, home: string, mode: Block['mode'] = 
 
 function model(id: number, more: Partial<Model> = {}): Model {
   const blocks = [block('in', 100, 'sim:0'), block('a', 300, 'sim:1', 'streamed'), block('b', 200, 'cpu', 'streamed')];
-  const time = { compute_s: 1, hop_s: 0, copy_s: 0.5, stall_s: 0.25 };
+  const time = { compute_s: 1, decode_s: 0.125, hop_s: 0, copy_s: 0.5, stall_s: 0.25 };
   return {
     id,
     name: `m${id}`,
@@ -35,7 +35,7 @@ function model(id: number, more: Partial<Model> = {}): Model {
       blocks,
       ring: { slots: 2, slot_bytes: 300 },
       devices: [],
-      prediction: { seconds_per_step: 3, compute_s: 3, hop_s: 0, stall_s: 0, copy_s: 1, blocks: [time, time, time] },
+      prediction: { seconds_per_step: 3, compute_s: 3, decode_s: 0.375, hop_s: 0, outside_s: 0, stall_s: 0, copy_s: 1, blocks: [time, time, time] },
       notes: [],
     },
     ...more,
@@ -219,12 +219,12 @@ test('what a free request left is told with the reason', () => {
 
 test('times of blocks are measured where there is a profile, else planned', () => {
   assert.equal(blockTimes(model(1)).isMeasured, false);
-  assert.deepEqual(total(blockTimes(model(1)).times), { compute_s: 3, copy_s: 1.5, stall_s: 0.75 });
-  const step = { block: 1, device: 'sim:0', compute_s: 2, stall_s: 1, copy_s: 4, copied_bytes: 300 };
+  assert.deepEqual(total(blockTimes(model(1)).times), { compute_s: 3, decode_s: 0.375, copy_s: 1.5, stall_s: 0.75 });
+  const step = { block: 1, device: 'sim:0', compute_s: 2, decode_s: 0.5, stall_s: 1, copy_s: 4, copied_bytes: 300 };
   const measured = blockTimes(model(1, { profile: { seconds: 3, blocks: [step] } }));
   assert.equal(measured.isMeasured, true);
   assert.deepEqual(measured.times[0], undefined);
-  assert.deepEqual(total(measured.times), { compute_s: 2, copy_s: 4, stall_s: 1 });
+  assert.deepEqual(total(measured.times), { compute_s: 2, decode_s: 0.5, copy_s: 4, stall_s: 1 });
 });
 
 test('the size of the latest job is read off its prompt', () => {

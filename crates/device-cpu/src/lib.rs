@@ -17,4 +17,4 @@ mod tiles;
 pub use backend::CpuBackend;
 pub use groups::{GroupMemory, Groups};
 pub use memory::use_few_arenas;
-pub use tiles::tile_coders;
+pub use tiles::{decoder, encoder, tile_coders};

@@ -121,7 +121,7 @@ pub(crate) enum Coded {
     /// None
     #[default]
     Off,
-    /// Those with which a step is predicted to be shorter
+    /// Those with which a step is predicted to be shorter, where the host has the memory
     Auto,
     /// All that can be
     Force,

@@ -13,7 +13,7 @@ use residency::Products;
 use runtime::CodedCache;
 
 use crate::cli::MachineArgs;
-use crate::environment;
+use crate::{environment, host};
 
 /// All opened devices.
 pub(crate) struct Machine {
@@ -110,7 +110,7 @@ impl Machine {
     /// Where coded weights are kept for the next start, if they are.
     pub(crate) fn coded_cache(&self) -> Option<CodedCache> {
         let folder = environment::coded_cache_dir().filter(|_| self.coded_cache.0 > 0)?;
-        Some(CodedCache { folder, limit_bytes: self.coded_cache.0 })
+        Some(CodedCache { folder, limit_bytes: self.coded_cache.0, free_space: host::free_space })
     }
 
     /// All devices.

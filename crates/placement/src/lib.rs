@@ -27,10 +27,10 @@ pub use error::PlanError;
 pub use language::{AllocationError, AllocationProblem, AllocationText, MAX_TEXT_BYTES, Mode, Span};
 pub use plan::{BlockMode, BlockPlan, DeviceUse, Plan, Reading, Ring};
 pub use planner::{plan, predict};
-pub use predictor::{BlockTime, Prediction, StepBlock, simulate};
+pub use predictor::{BetweenSteps, BlockTime, Prediction, StepBlock, simulate};
 pub use profile::{DeviceProfile, Learnt, MachineProfile, OpCost, PeerProfile, SpeedPoint, WorkKind};
 pub use request::{
-    BlockSpec, Coding, CodingPolicy, DeviceSpec, Disk, Overfull, PeerLink, PlanRequest, RemotePolicy,
-    RingLimits, is_tiny,
+    BlockSpec, Coding, CodingPolicy, DeviceSpec, Disk, HostRoom, Outside, Overfull, PeerLink, PlanRequest,
+    RemotePolicy, RingLimits, is_tiny,
 };
 pub use table::seconds;

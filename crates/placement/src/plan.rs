@@ -94,6 +94,12 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// A ring of plain slots of this size in so much memory, for so many blocks: one slot there is in any case.
+    pub fn plain_within(memory_bytes: u64, slot_bytes: u64, blocks: usize) -> Ring {
+        let fit = usize::try_from(memory_bytes / slot_bytes.max(1)).unwrap_or(usize::MAX);
+        Ring { slots: fit.clamp(1, blocks.max(1)), slot_bytes, room_bytes: 0 }
+    }
+
     /// The bytes of the whole ring.
     pub const fn bytes(&self) -> u64 {
         self.slots as u64 * self.slot_bytes + self.room_bytes
@@ -177,6 +183,31 @@ impl Plan {
     /// The bytes among them that are read from the disk.
     pub fn disk_bytes(&self) -> u64 {
         self.blocks.iter().filter(|block| block.from_disk).map(|block| block.bytes).sum()
+    }
+
+    /// The bytes that are decoded in every step, counted decoded.
+    pub fn decoded_bytes(&self) -> u64 {
+        let coded = self.blocks.iter().filter(|block| block.coded_bytes.is_some());
+        coded.map(|block| block.bytes).sum()
+    }
+
+    /// How steps run until the blocks are coded that are to be: as they are, through a ring of plain slots in the memory that was
+    /// planned for the coded one. What is to stay coded travels from the host until then. None if nothing is to be coded.
+    #[must_use]
+    pub fn before_coding(&self) -> Option<Plan> {
+        let mut plain = self.clone();
+        for block in plain.blocks.iter_mut().filter(|block| block.coded_bytes.is_some()) {
+            if block.is_kept_coded() {
+                (block.mode, block.home) = (BlockMode::Streamed, DeviceId::CPU);
+            }
+            block.coded_bytes = None;
+        }
+        let streamed = plain.blocks.iter().filter(|block| block.mode == BlockMode::Streamed);
+        let (count, slot_bytes) =
+            streamed.fold((0, 0), |(count, most), block| (count + 1, block.bytes.max(most)));
+        let planned = self.ring.filter(|_| self.decoded_bytes() > 0)?;
+        plain.ring = Some(Ring::plain_within(planned.bytes(), slot_bytes, count));
+        Some(plain)
     }
 
     /// What the plan takes of a device; none if it does not use it.

@@ -10,6 +10,18 @@ pub struct StepBlock {
     pub hop_s: f64,
     /// Seconds to copy its weights into a slot of the ring; none if they are where it runs.
     pub copy_s: Option<f64>,
+    /// Seconds to decode its weights where it runs, after which their slot is free again; none if they are not coded.
+    pub decode_s: Option<f64>,
+}
+
+/// What a step has between its last block and the first of the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BetweenSteps {
+    /// Moving the activations back to the compute device.
+    pub return_hop_s: f64,
+    /// Work outside of the model: guidance, the sampler, values that come from the host and go back. Copies go on
+    /// meanwhile.
+    pub outside_s: f64,
 }
 
 /// The predicted seconds of one step, once the pipeline has settled.
@@ -21,8 +33,12 @@ pub struct Prediction {
     pub seconds_per_step: f64,
     /// Computing in it.
     pub compute_s: f64,
+    /// Decoding weights in it, beside which nothing is computed.
+    pub decode_s: f64,
     /// Moving activations between devices in it.
     pub hop_s: f64,
+    /// What it does outside of the model's blocks.
+    pub outside_s: f64,
     /// Waiting for weights in it.
     pub stall_s: f64,
     /// What the copy stream is busy; most of it hides behind computing.
@@ -32,9 +48,9 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// No step can be shorter: the longer of computing (with activations moving) and copying.
+    /// No step can be shorter: the longer of copying and of all that the device does one after the other.
     pub fn bound_s(&self) -> f64 {
-        self.copy_s.max(self.compute_s + self.hop_s)
+        self.copy_s.max(self.compute_s + self.decode_s + self.hop_s + self.outside_s)
     }
 }
 
@@ -43,6 +59,8 @@ impl Prediction {
 pub struct BlockTime {
     /// Computing.
     pub compute_s: f64,
+    /// Decoding its weights.
+    pub decode_s: f64,
     /// Waiting for the activations to arrive.
     pub hop_s: f64,
     /// Copying its weights.
@@ -57,9 +75,8 @@ const SETTLING_STEPS: usize = 4;
 /// rather than every step.
 const MAX_STEPS: usize = 64;
 
-/// Plays steps until they repeat. `return_hop_s` moves the activations back to the compute device at
-/// the end of a step; `slots` counts only where something is copied, and then 0 means 1.
-pub fn simulate(blocks: &[StepBlock], slots: usize, return_hop_s: f64) -> Prediction {
+/// Plays steps until they repeat. `slots` counts only where something is copied, and then 0 means 1.
+pub fn simulate(blocks: &[StepBlock], slots: usize, between: BetweenSteps) -> Prediction {
     let mut pipeline = Pipeline::new(slots);
     let mut before = f64::NAN;
     let mut steps = 0;
@@ -68,7 +85,7 @@ pub fn simulate(blocks: &[StepBlock], slots: usize, return_hop_s: f64) -> Predic
     let mut seconds = 0.0;
     while steps < MAX_STEPS {
         let mut step_stalls = vec![0.0; blocks.len()];
-        let step = pipeline.step(blocks, return_hop_s, &mut step_stalls);
+        let step = pipeline.step(blocks, between, &mut step_stalls);
         steps += 1;
         let repeats = steps > SETTLING_STEPS && (step - before).abs() <= 1e-9 * step;
         if repeats {
@@ -85,6 +102,7 @@ pub fn simulate(blocks: &[StepBlock], slots: usize, return_hop_s: f64) -> Predic
     let counted = f64::from(counted.max(1));
     let times = blocks.iter().zip(&stalls).map(|(block, stall)| BlockTime {
         compute_s: block.compute_s,
+        decode_s: block.decode_s.unwrap_or(0.0),
         hop_s: block.hop_s,
         copy_s: block.copy_s.unwrap_or(0.0),
         stall_s: stall / counted,
@@ -93,9 +111,11 @@ pub fn simulate(blocks: &[StepBlock], slots: usize, return_hop_s: f64) -> Predic
         known: true,
         seconds_per_step: seconds / counted,
         compute_s: blocks.iter().map(|block| block.compute_s).sum(),
-        hop_s: blocks.iter().map(|block| block.hop_s).sum::<f64>() + return_hop_s,
-        stall_s: stalls.iter().sum::<f64>() / counted,
         // The sum of nothing is minus zero.
+        decode_s: blocks.iter().filter_map(|block| block.decode_s).sum::<f64>() + 0.0,
+        hop_s: blocks.iter().map(|block| block.hop_s).sum::<f64>() + between.return_hop_s,
+        outside_s: between.outside_s,
+        stall_s: stalls.iter().sum::<f64>() / counted,
         copy_s: blocks.iter().filter_map(|block| block.copy_s).sum::<f64>() + 0.0,
         blocks: times.collect(),
     }
@@ -119,22 +139,25 @@ impl Pipeline {
 
     /// Plays one step and returns its length. Copies and computing are both in order of use, so each
     /// block's times follow from those before it.
-    fn step(&mut self, blocks: &[StepBlock], return_hop_s: f64, stalls: &mut [f64]) -> f64 {
+    fn step(&mut self, blocks: &[StepBlock], between: BetweenSteps, stalls: &mut [f64]) -> f64 {
         let start = self.compute_end;
         for (block, stall) in blocks.iter().zip(stalls) {
             let ready = self.compute_end + block.hop_s;
+            let decode_s = block.decode_s.unwrap_or(0.0);
             let Some(copy_s) = block.copy_s else {
-                self.compute_end = ready + block.compute_s;
+                self.compute_end = ready + decode_s + block.compute_s;
                 continue;
             };
             let slot = self.next_slot;
             self.copy_end = self.copy_end.max(self.free_at[slot]) + copy_s;
             *stall = (self.copy_end - ready).max(0.0);
-            self.compute_end = ready + *stall + block.compute_s;
-            self.free_at[slot] = self.compute_end;
+            let decoded = ready + *stall + decode_s;
+            self.compute_end = decoded + block.compute_s;
+            // A block that is decoded computes elsewhere, and its slot is filled again meanwhile.
+            self.free_at[slot] = if block.decode_s.is_some() { decoded } else { self.compute_end };
             self.next_slot = (slot + 1) % self.free_at.len();
         }
-        self.compute_end += return_hop_s;
+        self.compute_end += between.return_hop_s + between.outside_s;
         self.compute_end - start
     }
 }
@@ -143,7 +166,8 @@ impl Pipeline {
 mod tests {
     use super::*;
 
-    const RESIDENT: StepBlock = StepBlock { compute_s: 1.0, hop_s: 0.0, copy_s: None };
+    const RESIDENT: StepBlock = StepBlock { compute_s: 1.0, hop_s: 0.0, copy_s: None, decode_s: None };
+    const NOTHING: BetweenSteps = BetweenSteps { return_hop_s: 0.0, outside_s: 0.0 };
 
     fn streamed(copy_s: f64) -> StepBlock {
         StepBlock { copy_s: Some(copy_s), ..RESIDENT }
@@ -156,7 +180,7 @@ mod tests {
 
     #[test]
     fn resident_blocks_take_their_computing() {
-        let prediction = simulate(&[RESIDENT; 20], 2, 0.0);
+        let prediction = simulate(&[RESIDENT; 20], 2, NOTHING);
         close(prediction.seconds_per_step, 20.0);
         assert_eq!(prediction.stall_s, 0.0);
     }
@@ -165,7 +189,7 @@ mod tests {
     fn equal_streamed_blocks_take_the_longer_of_copying_and_computing() {
         for copy_s in [0.1, 0.5, 0.9, 1.0, 1.1, 2.0, 7.0] {
             for slots in [2, 3, 5] {
-                let prediction = simulate(&[streamed(copy_s); 20], slots, 0.0);
+                let prediction = simulate(&[streamed(copy_s); 20], slots, NOTHING);
                 close(prediction.seconds_per_step, 20.0 * copy_s.max(1.0));
                 close(prediction.seconds_per_step, 20.0 + prediction.stall_s);
             }
@@ -174,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_single_slot_cannot_overlap_a_copy_with_its_own_block() {
-        close(simulate(&[streamed(1.0); 20], 1, 0.0).seconds_per_step, 40.0);
-        close(simulate(&[streamed(1.0), RESIDENT], 1, 0.0).seconds_per_step, 2.0);
+        close(simulate(&[streamed(1.0); 20], 1, NOTHING).seconds_per_step, 40.0);
+        close(simulate(&[streamed(1.0), RESIDENT], 1, NOTHING).seconds_per_step, 2.0);
     }
 
     #[test]
@@ -183,11 +207,11 @@ mod tests {
         let tail: Vec<StepBlock> = (0..20).map(|i| if i < 10 { RESIDENT } else { streamed(2.0) }).collect();
         let spread: Vec<StepBlock> =
             (0..20).map(|i| if i % 2 == 0 { RESIDENT } else { streamed(2.0) }).collect();
-        close(simulate(&spread, 2, 0.0).seconds_per_step, 20.0);
+        close(simulate(&spread, 2, NOTHING).seconds_per_step, 20.0);
         // Two copies are there when the tail begins at 10, and then the copy stream has no slot until
         // the first of them has computed, at 11. The other eight copies take 16 s from there, and the
         // last of them computes for 1 s.
-        let tail = simulate(&tail, 2, 0.0);
+        let tail = simulate(&tail, 2, NOTHING);
         close(tail.seconds_per_step, 11.0 + 8.0 * 2.0 + 1.0);
         assert!(tail.stall_s > 5.0);
     }
@@ -195,14 +219,15 @@ mod tests {
     #[test]
     fn hops_are_paid_once_each() {
         let away = StepBlock { hop_s: 0.25, ..RESIDENT };
-        let prediction = simulate(&[RESIDENT, away, RESIDENT], 2, 0.5);
+        let prediction =
+            simulate(&[RESIDENT, away, RESIDENT], 2, BetweenSteps { return_hop_s: 0.5, ..NOTHING });
         close(prediction.seconds_per_step, 3.75);
         close(prediction.hop_s, 0.75);
     }
 
     #[test]
     fn no_blocks_take_no_time() {
-        assert_eq!(simulate(&[], 2, 0.0).seconds_per_step, 0.0);
+        assert_eq!(simulate(&[], 2, NOTHING).seconds_per_step, 0.0);
     }
 
     #[test]
@@ -212,13 +237,39 @@ mod tests {
                 compute_s: 0.3 + f64::from(i * 7 % 5),
                 hop_s: 0.1 * f64::from(i % 3),
                 copy_s: (i % 3 != 1).then_some(0.2 + f64::from(i * 5 % 7)),
+                decode_s: (i % 4 == 2).then_some(0.15),
             })
             .collect();
         for slots in 1..6 {
-            let p = simulate(&blocks, slots, 0.2);
-            close(p.seconds_per_step, p.compute_s + p.hop_s + p.stall_s);
+            let p = simulate(&blocks, slots, BetweenSteps { return_hop_s: 0.2, outside_s: 0.7 });
+            close(p.seconds_per_step, p.compute_s + p.decode_s + p.hop_s + p.outside_s + p.stall_s);
             assert!(p.seconds_per_step >= p.bound_s() * (1.0 - 1e-9));
             close(p.blocks.iter().map(|b| b.stall_s).sum::<f64>(), p.stall_s);
         }
+    }
+
+    #[test]
+    fn what_is_outside_of_the_blocks_hides_beside_copies() {
+        let between = BetweenSteps { return_hop_s: 0.0, outside_s: 5.0 };
+        // The link is what a step waits for: 40 s of copies beside 20 s of computing and 5 s of other things.
+        close(simulate(&[streamed(2.0); 20], 8, between).seconds_per_step, 40.0);
+        // It is not, and everything is one after the other.
+        close(simulate(&[streamed(0.5); 20], 8, between).seconds_per_step, 25.0);
+        close(simulate(&[RESIDENT; 20], 2, between).seconds_per_step, 25.0);
+        // With a single slot only the next step's first block can come meanwhile.
+        let one = simulate(&[streamed(2.0); 20], 1, between);
+        close(one.seconds_per_step, 20.0 + 5.0 + 19.0 * 2.0);
+    }
+
+    #[test]
+    fn the_slot_of_a_decoded_block_is_filled_while_it_computes() {
+        let coded = StepBlock { decode_s: Some(0.25), ..streamed(1.0) };
+        let one = simulate(&[coded; 20], 1, NOTHING);
+        close(one.seconds_per_step, 20.0 * 1.25);
+        close(one.decode_s, 5.0);
+        let kept = StepBlock { decode_s: Some(0.25), ..RESIDENT };
+        let all = simulate(&[kept; 20], 0, NOTHING);
+        close(all.seconds_per_step, 25.0);
+        close(all.blocks[3].decode_s, 0.25);
     }
 }

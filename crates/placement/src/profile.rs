@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use meta::{DType, DeviceId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::request::Outside;
+
 /// Copies below this say more about their start than about the link.
 const SMALLEST_COPY_BYTES: u64 = 1 << 20;
 /// How much a new measurement weighs against what was known.
@@ -98,15 +100,19 @@ impl WorkKind {
 }
 
 /// How far predictions of one workload were off on one device.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Learnt {
     /// Measured seconds per predicted one.
     pub seconds_per_predicted: f64,
     /// How many measurements it comes from.
     pub samples: u32,
-    /// Seconds of a step outside of the model's blocks: values that come from the host and go back.
+    /// Seconds of a step outside of the model's blocks: values that come from the host and go back. Of steps in which no
+    /// weights are copied.
     #[serde(default)]
     pub outside_s: f64,
+    /// The same of steps in which some are; none before there was one.
+    #[serde(default)]
+    pub streaming_outside_s: Option<f64>,
 }
 
 /// A direct link between two accelerators.
@@ -190,14 +196,21 @@ impl DeviceProfile {
         }
         let known = self.learnt.get(workload).filter(|it| is_positive(it.seconds_per_predicted)).copied();
         let learnt = match known {
-            None => Learnt { seconds_per_predicted: ratio, samples: 1, outside_s: 0.0 },
-            Some(Learnt { seconds_per_predicted: known, samples, outside_s }) => {
+            None => Learnt { seconds_per_predicted: ratio, samples: 1, ..Learnt::default() },
+            Some(Learnt { seconds_per_predicted: known, samples, .. }) => {
                 let replaces = samples < WARM_SAMPLES && ratio < known;
                 let seconds_per_predicted = if replaces { ratio } else { blend(known, ratio) };
-                Learnt { seconds_per_predicted, samples: samples.saturating_add(1), outside_s }
+                // What is outside of the blocks is learnt apart.
+                let before = self.learnt.get(workload).copied().unwrap_or_default();
+                Learnt { seconds_per_predicted, samples: samples.saturating_add(1), ..before }
             }
         };
         self.learnt.insert(workload.to_owned(), learnt);
+    }
+
+    /// Whether a workload was measured.
+    pub fn has_learnt(&self, workload: &str) -> bool {
+        self.learnt.contains_key(workload)
     }
 
     /// Measured seconds per predicted one: of that workload; else the median of those on this device whose name begins
@@ -220,20 +233,37 @@ impl DeviceProfile {
         }
     }
 
-    /// Blends in what a step of a workload took outside of the model's blocks. The workload was learnt before.
-    pub fn learn_outside(&mut self, workload: &str, seconds: f64) {
+    /// Blends in what a step of a workload took outside of the model's blocks, and whether weights were copied in it. The
+    /// workload was learnt before.
+    pub fn learn_outside(&mut self, workload: &str, streams: bool, seconds: f64) {
         let Some(learnt) = self.learnt.get_mut(workload).filter(|_| seconds.is_finite() && seconds >= 0.0)
         else {
             return;
         };
-        let known = learnt.outside_s;
+        let known = if streams { learnt.streaming_outside_s.unwrap_or(0.0) } else { learnt.outside_s };
         let replaces = learnt.samples <= WARM_SAMPLES && (known == 0.0 || seconds < known);
-        learnt.outside_s = if replaces { seconds } else { known + (seconds - known) * NEW_WEIGHT };
+        let new = if replaces { seconds } else { known + (seconds - known) * NEW_WEIGHT };
+        match streams {
+            true => learnt.streaming_outside_s = Some(new),
+            false => learnt.outside_s = new,
+        }
     }
 
-    /// Seconds that a step of a workload takes outside of the model's blocks, as far as it is known.
-    pub fn outside(&self, workload: &str) -> f64 {
-        self.learnt.get(workload).map_or(0.0, |learnt| learnt.outside_s)
+    /// Seconds that a step of a workload takes outside of the model's blocks, as far as they are known: where steps of one kind
+    /// were not measured, those of the other kind stand in.
+    pub fn outside(&self, workload: &str) -> Outside {
+        let Some(learnt) = self.learnt.get(workload) else { return Outside::default() };
+        let streaming_s = learnt.streaming_outside_s.unwrap_or(learnt.outside_s);
+        let resident_s = if learnt.outside_s > 0.0 { learnt.outside_s } else { streaming_s };
+        Outside { resident_s, streaming_s }
+    }
+
+    /// Blends in the decoding of coded weights, counted decoded; that of under 1 MB says nothing.
+    pub fn learn_decoding(&mut self, bytes: u64, seconds: f64) {
+        if let Some(measured) = bandwidth(bytes, seconds) {
+            let known = self.decode_bytes_per_s.filter(|it| is_positive(*it));
+            self.decode_bytes_per_s = Some(known.map_or(measured, |known| blend(known, measured)));
+        }
     }
 
     /// Blends in a copy from pinned host memory; one of under 1 MB says nothing.

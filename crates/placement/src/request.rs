@@ -50,6 +50,17 @@ pub struct Disk {
     /// For each block whether it can be read at every step: it lies in the file as it is used. Blocks at the end may be
     /// missing, and cannot.
     pub readable: Vec<bool>,
+    /// What a step takes outside of the blocks.
+    pub outside: Outside,
+}
+
+/// Seconds of a step outside of the model's blocks, as far as they are known: 0 if they are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outside {
+    /// Where no weights are copied in a step.
+    pub resident_s: f64,
+    /// Where some are.
+    pub streaming_s: f64,
 }
 
 /// What is known of coding the blocks of a model, and what is wanted.
@@ -62,6 +73,17 @@ pub struct Coding {
     /// Bytes that the compute device decodes per second, counted decoded. None if that was not measured: then no block is
     /// coded for its speed.
     pub decode_bytes_per_s: Option<f64>,
+    /// What coded blocks may take of the host's memory, unless coding is forced; none if nothing limits them.
+    pub host: Option<HostRoom>,
+}
+
+/// Host memory for coded blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostRoom {
+    /// Bytes that can be taken without pressing other programs, or the files that they read, out of memory.
+    pub bytes: u64,
+    /// Whether blocks take their plain bytes of it, too, until they are coded: where what streams is pinned.
+    pub plain_too: bool,
 }
 
 /// Which of the blocks that stream from host memory are kept and sent coded.
@@ -70,7 +92,7 @@ pub enum CodingPolicy {
     /// None.
     #[default]
     Off,
-    /// Those with which a step is predicted to be shorter.
+    /// Those with which a step is predicted to be shorter, if they shrink enough to be worth their memory.
     Auto,
     /// All that can be.
     Force,
@@ -108,6 +130,7 @@ impl PlanRequest {
             speeds_known: true,
             coding: Coding::default(),
             disk: None,
+            outside: Outside::default(),
         }
     }
 }

@@ -71,8 +71,12 @@ fn write_prediction(plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         return write!(f, "{kept}\nallocation {}", plan.to_allocation());
     }
     write!(f, "predicted {} per step: {} computing", seconds(p.seconds_per_step), seconds(p.compute_s))?;
-    if p.hop_s > 0.0 {
-        write!(f, ", {} moving activations", seconds(p.hop_s))?;
+    for (part_s, what) in
+        [(p.decode_s, "decoding"), (p.hop_s, "moving activations"), (p.outside_s, "outside of the blocks")]
+    {
+        if part_s > 0.0 {
+            write!(f, ", {} {what}", seconds(part_s))?;
+        }
     }
     if let Some(slots) = slots {
         let (waiting, copying) = (seconds(p.stall_s), seconds(p.copy_s));

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use meta::DeviceId;
-use placement::{AllocationText, BlockMode, BlockSpec, CodingPolicy, DeviceSpec, Plan, PlanRequest, plan};
+use placement::{
+    AllocationText, BlockMode, BlockSpec, CodingPolicy, DeviceSpec, HostRoom, Outside, Plan, PlanRequest,
+    plan, predict,
+};
 
 const BLOCKS: usize = 20;
 const BYTES: u64 = 100_000_000;
@@ -78,6 +81,89 @@ fn a_card_without_room_to_decode_in_streams_plainly() {
     assert_eq!((coded(&plan), plan.ring.unwrap().room_bytes), (0, 0));
 }
 
+#[test]
+fn blocks_that_shrink_little_are_coded_only_where_that_is_forced() {
+    // As fp8 and f16 do: some nine tenths are left.
+    for (policy, expected) in [(CodingPolicy::Auto, 0), (CodingPolicy::Force, BLOCKS)] {
+        let mut little = request(policy, 0.01, Some(1e11));
+        little.coding.coded_bytes = vec![Some(88_000_000); BLOCKS];
+        assert_eq!(coded(&plan(&little).unwrap()), expected);
+        let mut little = automatic(policy, 0.95, Some(1e11));
+        little.coding.coded_bytes = vec![Some(88_000_000); BLOCKS];
+        assert_eq!(kept(&plan(&little).unwrap()), expected);
+    }
+}
+
+#[test]
+fn a_host_that_is_short_of_memory_streams_plainly_and_says_so() {
+    let with = |policy, bytes, plain_too| {
+        let mut request = request(policy, 0.01, Some(1e11));
+        request.coding.host = Some(HostRoom { bytes, plain_too });
+        plan(&request).unwrap()
+    };
+    let all = BLOCKS as u64 * CODED;
+    assert_eq!(coded(&with(CodingPolicy::Auto, all, false)), BLOCKS);
+    let short = with(CodingPolicy::Auto, all - 1, false);
+    assert_eq!(coded(&short), 0);
+    assert!(short.notes.iter().any(|note| note.contains("of host memory")), "{short}");
+    assert_eq!(short.ring, plan(&request(CodingPolicy::Off, 0.01, None)).unwrap().ring);
+    assert_eq!(coded(&with(CodingPolicy::Auto, all, true)), 0, "what streams is pinned until then");
+    assert_eq!(coded(&with(CodingPolicy::Auto, all + BLOCKS as u64 * BYTES, true)), BLOCKS);
+    assert_eq!(coded(&with(CodingPolicy::Force, 0, true)), BLOCKS);
+    // The same of blocks that stay on the device: they are on the host only as long as they are plain.
+    for (plain_too, expected) in [(false, true), (true, false)] {
+        let mut request = automatic(CodingPolicy::Auto, 0.85, Some(1e11));
+        request.coding.host = Some(HostRoom { bytes: 0, plain_too });
+        assert_eq!(kept(&plan(&request).unwrap()) > 0, expected);
+    }
+}
+
+#[test]
+fn until_blocks_are_coded_steps_are_those_of_a_plain_ring_in_the_same_memory() {
+    let coded_request = request(CodingPolicy::Auto, 0.01, Some(1e11));
+    let coded_plan = plan(&coded_request).unwrap();
+    let before = coded_plan.before_coding().unwrap();
+    assert_eq!((coded(&before), before.streamed_bytes()), (0, 20 * BYTES));
+    let (ring, planned) = (before.ring.unwrap(), coded_plan.ring.unwrap());
+    assert!(ring.slots > 0 && ring.bytes() <= planned.bytes() && ring.room_bytes == 0, "{ring:?}");
+    let plain_s = predict(&coded_request, &before).unwrap().seconds_per_step;
+    let plain = plan(&request(CodingPolicy::Off, 0.01, None)).unwrap();
+    assert!((plain_s / plain.prediction.seconds_per_step - 1.0).abs() < 0.02, "{plain_s}\n{plain}");
+    assert_eq!(plain.before_coding(), None);
+    // What is to stay coded travels until then.
+    let kept_request = automatic(CodingPolicy::Auto, 0.85, Some(1e11));
+    let kept_plan = plan(&kept_request).unwrap();
+    let before = kept_plan.before_coding().unwrap();
+    assert_eq!(before.streamed_bytes(), kept(&kept_plan) as u64 * BYTES);
+    let before_s = predict(&kept_request, &before).unwrap().seconds_per_step;
+    assert!(before_s >= kept(&kept_plan) as f64 * 0.1, "{before_s}");
+    assert_eq!(kept_plan.decoded_bytes(), kept(&kept_plan) as u64 * BYTES);
+}
+
+#[test]
+fn what_a_step_does_outside_of_its_blocks_hides_where_the_link_is_the_limit() {
+    let outside = Outside { resident_s: 0.3, streaming_s: 0.4 };
+    let seconds = |compute_s: f64, policy| {
+        let mut request = request(policy, compute_s, Some(1e11));
+        request.outside = outside;
+        let plan = plan(&request).unwrap();
+        (plan.prediction.seconds_per_step, plan.streamed_bytes() as f64 / 1e9, plan.prediction)
+    };
+    for policy in [CodingPolicy::Off, CodingPolicy::Auto] {
+        let (step_s, link_s, prediction) = seconds(0.01, policy);
+        // A ring of a few slots runs ahead so far, and no further.
+        assert!(step_s >= link_s * 0.999 && step_s < link_s * 1.1, "{policy:?}: {step_s} of {link_s}");
+        assert_eq!(prediction.outside_s, 0.4);
+        assert_eq!(prediction.decode_s > 0.0, policy == CodingPolicy::Auto);
+    }
+    let (step_s, ..) = seconds(0.2, CodingPolicy::Off);
+    assert!((step_s - (20.0 * 0.2 + 0.4)).abs() < 0.01, "{step_s}");
+    let mut resident = automatic(CodingPolicy::Off, 2.0, None);
+    resident.outside = outside;
+    let step_s = plan(&resident).unwrap().prediction.seconds_per_step;
+    assert!((step_s - (20.0 * 0.001 + 0.3)).abs() < 1e-9, "{step_s}");
+}
+
 /// A request without amounts on a card with so much of the model's bytes.
 fn automatic(policy: CodingPolicy, share: f64, decode_bytes_per_s: Option<f64>) -> PlanRequest {
     // So little computing that no copy hides behind it.
@@ -107,7 +193,7 @@ fn a_card_that_is_a_little_too_small_keeps_blocks_coded_instead_of_streaming_the
         let expected = BLOCKS as f64 * 0.001 + kept(&auto) as f64 * 0.001;
         assert!((auto.prediction.seconds_per_step / expected - 1.0).abs() < 1e-6, "{auto}");
         assert!(auto.prediction.seconds_per_step < streamed.prediction.seconds_per_step);
-        let again = placement::predict(&automatic(CodingPolicy::Auto, share, Some(1e11)), &auto).unwrap();
+        let again = predict(&automatic(CodingPolicy::Auto, share, Some(1e11)), &auto).unwrap();
         assert_eq!(again.seconds_per_step, auto.prediction.seconds_per_step);
     }
 }

@@ -1,7 +1,7 @@
 //! The machine profile: what is measured, interpolated, learnt and kept.
 
 use meta::{DType, DeviceId};
-use placement::{DeviceProfile, MachineProfile, OpCost, SpeedPoint, WorkKind};
+use placement::{DeviceProfile, MachineProfile, OpCost, Outside, SpeedPoint, WorkKind};
 use proptest::prelude::*;
 
 const C0: DeviceId = DeviceId::cuda(0);
@@ -124,6 +124,44 @@ fn a_cold_first_step_is_forgotten_at_once() {
     card.learn("flux", 0.1, 8.0);
     card.learn("flux", 0.1, 0.13);
     close(card.correction("flux", ""), 1.3);
+}
+
+#[test]
+fn what_is_outside_of_the_blocks_is_known_by_workload_and_by_whether_weights_are_copied() {
+    let mut card = card();
+    card.learn_outside("flux", false, 0.5);
+    assert_eq!(card.outside("flux"), Outside::default(), "a workload that was never measured");
+    card.learn("flux", 0.1, 0.13);
+    card.learn_outside("flux", true, 0.02);
+    // One kind stands in for the other as long as that was not measured.
+    assert_eq!(card.outside("flux"), Outside { resident_s: 0.02, streaming_s: 0.02 });
+    card.learn_outside("flux", false, 0.004);
+    assert_eq!(card.outside("flux"), Outside { resident_s: 0.004, streaming_s: 0.02 });
+    // A shorter one replaces the first, a longer one moves it a little.
+    card.learn("flux", 0.1, 0.13);
+    card.learn_outside("flux", true, 0.01);
+    assert_eq!(card.outside("flux").streaming_s, 0.01);
+    card.learn_outside("flux", true, 0.03);
+    close(card.outside("flux").streaming_s, 0.015);
+    assert_eq!(card.outside("flux").resident_s, 0.004);
+    assert_eq!(card.outside("wan"), Outside::default());
+    // What else is learnt leaves it as it is.
+    card.learn("flux", 0.1, 0.2);
+    close(card.outside("flux").streaming_s, 0.015);
+    card.learn_outside("flux", true, f64::NAN);
+    close(card.outside("flux").streaming_s, 0.015);
+}
+
+#[test]
+fn decoding_is_learnt_from_what_is_large_enough() {
+    let mut card = card();
+    card.learn_decoding(1000, 1.0);
+    assert_eq!(card.decode_bytes_per_s, None);
+    card.learn_decoding(100 << 20, 0.1);
+    close(card.decode_bytes_per_s.unwrap(), f64::from(1000 << 20));
+    card.learn_decoding(100 << 20, 0.05);
+    let faster = card.decode_bytes_per_s.unwrap() / f64::from(1000 << 20);
+    assert!(faster > 1.1 && faster < 1.3, "{faster}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use meta::DeviceId;
 use placement::{
-    AllocationText, BlockSpec, DeviceSpec, PeerLink, Plan, PlanRequest, RemotePolicy, StepBlock, plan,
-    simulate,
+    AllocationText, BetweenSteps, BlockSpec, DeviceSpec, PeerLink, Plan, PlanRequest, RemotePolicy,
+    StepBlock, plan, simulate,
 };
 
 const CPU: DeviceId = DeviceId::CPU;
@@ -61,12 +61,14 @@ impl Case {
                         Spot::FromHost => Some(self.block / self.link),
                         Spot::Compute | Spot::There => None,
                     },
+                    decode_s: None,
                 }
             })
             .collect();
         // More slots are never slower.
         let streamed = steps.iter().filter(|step| step.copy_s.is_some()).count();
-        simulate(&steps, streamed.clamp(1, 10), if away { hop_s } else { 0.0 }).seconds_per_step
+        let between = BetweenSteps { return_hop_s: if away { hop_s } else { 0.0 }, outside_s: 0.0 };
+        simulate(&steps, streamed.clamp(1, 10), between).seconds_per_step
     }
 
     /// The shortest step of all ways to place the blocks so, with every choice of those that compute there.

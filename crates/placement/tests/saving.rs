@@ -2,8 +2,8 @@
 
 use meta::{ByteSize, DeviceId};
 use placement::{
-    AllocationText, BlockMode, BlockSpec, DeviceSpec, Plan, PlanError, PlanRequest, RemotePolicy, StepBlock,
-    plan, simulate,
+    AllocationText, BetweenSteps, BlockMode, BlockSpec, DeviceSpec, Plan, PlanError, PlanRequest,
+    RemotePolicy, StepBlock, plan, simulate,
 };
 use proptest::prelude::*;
 
@@ -60,10 +60,12 @@ fn seconds_with(plan: &Plan, slots: usize) -> f64 {
         compute_s: time.compute_s,
         hop_s: time.hop_s,
         copy_s: (block.mode == BlockMode::Streamed).then_some(time.copy_s),
+        decode_s: None,
     };
     let steps: Vec<StepBlock> = plan.blocks.iter().zip(&plan.prediction.blocks).map(step).collect();
     let hops: f64 = steps.iter().map(|step| step.hop_s).sum();
-    simulate(&steps, slots, plan.prediction.hop_s - hops).seconds_per_step
+    let between = BetweenSteps { return_hop_s: plan.prediction.hop_s - hops, outside_s: 0.0 };
+    simulate(&steps, slots, between).seconds_per_step
 }
 
 #[test]

@@ -352,6 +352,8 @@ impl Shared {
                 Some(block) => block.clone(),
                 None => kept.coded_again((host, &self.gone), &tasks[kept.task]).map_err(io::Error::other)?,
             };
+            // What was coded anew of a file that changed meanwhile is not that of the file's name.
+            manifest.verify().map_err(io::Error::other)?;
             let stream = host.compute_stream().map_err(io::Error::other)?.with_cancel(&self.gone);
             sidecar::give_block(&coded, &stream, take)
         };

@@ -15,8 +15,11 @@ use crate::manifest::WeightSpec;
 
 /// Where parts of a coded block may start, which suits all devices.
 const ALIGN: usize = 256;
-/// Tiles of a weight that are looked at to tell how far it shrinks.
-const SAMPLED_TILES: usize = 64;
+/// Tiles of a weight that are looked at to tell how far it shrinks: runs of them, since a file that nobody has read yet is
+/// on the disk, and each place of it costs a look there.
+const SAMPLED_TILES: usize = RUNS * RUN_TILES;
+const RUNS: usize = 8;
+const RUN_TILES: usize = 8;
 /// What is added to a size that was told from some of the tiles, as one part of so many.
 const MARGIN: usize = 100;
 /// A weight that keeps more than this of its bytes is not worth decoding.
@@ -50,8 +53,7 @@ fn estimated_bytes(spec: &WeightSpec) -> Option<usize> {
         return None;
     }
     let tiles = layout.tiles();
-    let every = tiles.div_ceil(SAMPLED_TILES);
-    let sampled = (0..tiles).step_by(every);
+    let sampled = sampled_tiles(tiles);
     let count = sampled.clone().count();
     let values: &[u8] = spec.bytes.as_ref();
     let windows = sampled.map(|tile| Portable.survey(layout.format(), &values[layout.tile_place(tile)]));
@@ -59,8 +61,18 @@ fn estimated_bytes(spec: &WeightSpec) -> Option<usize> {
     let escapes = escapes * tiles / count;
     let codes = layout.elements().div_ceil(codec::GROUP) * codec::CODE_BITS * codec::PLANE_BYTES;
     let exact = layout.variable_start() + tiles * (codec::RANK_BYTES + 8) + codes + escapes;
-    let bytes = if every > 1 { exact + exact / MARGIN } else { exact };
+    let bytes = if count < tiles { exact + exact / MARGIN } else { exact };
     ((bytes as f64) < MOST_KEPT * layout.original_bytes() as f64).then_some(bytes)
+}
+
+/// The tiles that tell of all: every one of a few, else runs of them at even distances.
+fn sampled_tiles(tiles: usize) -> impl Iterator<Item = usize> + Clone {
+    let runs = if tiles > SAMPLED_TILES { RUNS } else { 1 };
+    let run = if tiles > SAMPLED_TILES { RUN_TILES } else { tiles };
+    (0..runs).flat_map(move |at| {
+        let start = at * (tiles - run) / (runs - 1).max(1);
+        start..start + run
+    })
 }
 
 /// A coded block: in host memory, as it travels, or where it computes.

@@ -58,6 +58,6 @@ pub use profile::{BlockProfile, CopyProfile, StepProfile};
 pub use retention::Retention;
 pub use ring::StreamStats;
 pub use session::{Lease, LinearPart, Session};
-pub use sidecar::{SideCar, SideCars};
+pub use sidecar::{FreeSpace, SideCar, SideCars};
 pub use snapshot::{Snapshot, SnapshotSeries};
 pub use store::{LoadOptions, Opening, Residency};

@@ -133,6 +133,12 @@ pub(crate) fn waiting(manifest: &Manifest, plan: &Plan) -> Bytes {
     waiting
 }
 
+/// Whether some of the blocks that a plan wants coded travel from memory of their own until they are, and not from their file.
+pub(crate) fn packs_coded_blocks(manifest: &Manifest, plan: &Plan, source: HostSource) -> bool {
+    let coded = plan.blocks.iter().enumerate().filter(|(_, block)| block.coded_bytes.is_some());
+    coded.map(|(index, _)| index).any(|index| source == HostSource::Copy || manifest.is_cast(index))
+}
+
 /// Bytes of host memory that a plan casts weights into.
 pub(crate) fn cast_on_host(manifest: &Manifest, plan: &Plan) -> u64 {
     let cast = |(index, block): &(usize, &BlockPlan)| {

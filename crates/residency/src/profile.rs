@@ -28,6 +28,8 @@ pub struct BlockProfile {
     pub begin: f64,
     /// How long the device waited for its weights.
     pub stall: f64,
+    /// How long it decoded them; 0 if they are not coded.
+    pub decode: f64,
     /// How long it computed.
     pub compute: f64,
     /// The copy that brought its weights, if it is streamed.
@@ -55,6 +57,20 @@ pub(crate) struct CopyMarks {
     pub(crate) bytes: u64,
 }
 
+/// The marks of what brought a block's weights to where it computes.
+#[derive(Clone, Default)]
+pub(crate) struct ArrivalMarks {
+    pub(crate) copy: Option<CopyMarks>,
+    pub(crate) decoding: Option<DecodingMarks>,
+}
+
+/// The marks of one decoding.
+#[derive(Clone)]
+pub(crate) struct DecodingMarks {
+    pub(crate) begin: Event,
+    pub(crate) end: Event,
+}
+
 /// The marks of one block in a step.
 struct BlockMarks {
     block: usize,
@@ -62,7 +78,7 @@ struct BlockMarks {
     wanted: Event,
     ready: Event,
     done: Option<Event>,
-    copy: Option<CopyMarks>,
+    arrival: ArrivalMarks,
     handed_bytes: u64,
 }
 
@@ -84,7 +100,7 @@ impl Recorder {
         block: usize,
         stream: &Stream,
         wanted: Event,
-        copy: Option<CopyMarks>,
+        arrival: ArrivalMarks,
     ) -> Result<()> {
         let ready = stream.record_timed()?;
         let mut steps = self.lock();
@@ -97,7 +113,7 @@ impl Recorder {
             wanted,
             ready,
             done: None,
-            copy,
+            arrival,
             handed_bytes: 0,
         });
         Ok(())
@@ -178,7 +194,11 @@ fn read(step: &[BlockMarks]) -> Result<Option<StepProfile>> {
         else {
             return Ok(None);
         };
-        let copy = match &marks.copy {
+        let decode = match &marks.arrival.decoding {
+            None => 0.0,
+            Some(decoding) => decoding.end.seconds_since(&decoding.begin)?.unwrap_or(0.0).max(0.0),
+        };
+        let copy = match &marks.arrival.copy {
             None => None,
             Some(copy) => match (since(&copy.begin)?, since(&copy.end)?) {
                 (Some(begin), Some(end)) => {
@@ -192,7 +212,8 @@ fn read(step: &[BlockMarks]) -> Result<Option<StepProfile>> {
             block: marks.block,
             device: marks.device,
             begin,
-            stall: (ready - begin).max(0.0),
+            stall: (ready - begin - decode).max(0.0),
+            decode,
             compute: (done - ready).max(0.0),
             copy,
             handed_bytes: marks.handed_bytes,

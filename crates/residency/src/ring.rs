@@ -17,7 +17,7 @@ use device::{Buffer, Device, Error, Event, Result, Stream, StreamKind};
 
 use crate::coding::CodedBlock;
 use crate::host::HostBlock;
-use crate::profile::CopyMarks;
+use crate::profile::{ArrivalMarks, CopyMarks, DecodingMarks};
 use crate::reading::{Arriving, DiskBlock, PendingRead};
 
 /// Where a streamed block comes from.
@@ -50,6 +50,8 @@ pub struct StreamStats {
     pub copies: u64,
     /// Bytes copied.
     pub bytes: u64,
+    /// Bytes that were decoded, counted decoded.
+    pub decoded_bytes: u64,
     /// Leases that had to wait for their copy.
     pub stalls: u64,
     /// How long the host waited in them; a device that waits by itself does not show here.
@@ -60,6 +62,7 @@ impl std::ops::AddAssign for StreamStats {
     fn add_assign(&mut self, other: StreamStats) {
         self.copies += other.copies;
         self.bytes += other.bytes;
+        self.decoded_bytes += other.decoded_bytes;
         self.stalls += other.stalls;
         self.stalled += other.stalled;
     }
@@ -113,13 +116,15 @@ struct Room {
     holds: Option<usize>,
     /// The marks of the copy that brought it.
     copy: Option<CopyMarks>,
+    /// Those of its decoding, until the lease for which that was done takes them.
+    decoding: Option<DecodingMarks>,
     leases: usize,
     merged: Arc<Mutex<Merged>>,
 }
 
 impl Room {
     fn new(buffer: Buffer) -> Room {
-        Room { buffer, holds: None, copy: None, leases: 0, merged: Arc::default() }
+        Room { buffer, holds: None, copy: None, decoding: None, leases: 0, merged: Arc::default() }
     }
 }
 
@@ -233,10 +238,13 @@ impl Ring {
             room.holds = None;
             *lock(&room.merged) = Merged::No;
             if let Some(block) = sources[position].coded() {
+                let begin = self.compute.record_timed()?;
                 match slot {
                     Some(slot) => block.decode(&self.compute, &self.slots[slot], &room.buffer)?,
                     None => block.decode_here(&self.compute, &room.buffer)?,
                 }
+                lock(&self.stats).decoded_bytes += block.len() as u64;
+                room.decoding = Some(DecodingMarks { begin, end: self.compute.record_timed()? });
             }
             room.holds = Some(position);
             room.copy = slot.and_then(|slot| slots[slot].copy.clone());
@@ -418,12 +426,15 @@ impl Ring {
         self
     }
 
-    /// The copy that brought the block in a slot.
-    pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
-        let state = self.lock();
+    /// What brought the block that was just leased in a slot. Its decoding is of one lease only.
+    pub(crate) fn arrival_marks(&self, slot: usize) -> ArrivalMarks {
+        let mut state = self.lock();
         match slot.checked_sub(self.slots.len()) {
-            Some(room) => state.rooms[room].copy.clone(),
-            None => state.slots[slot].copy.clone(),
+            Some(room) => {
+                let room = &mut state.rooms[room];
+                ArrivalMarks { copy: room.copy.clone(), decoding: room.decoding.take() }
+            }
+            None => ArrivalMarks { copy: state.slots[slot].copy.clone(), decoding: None },
         }
     }
 

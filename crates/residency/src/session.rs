@@ -17,7 +17,7 @@ use crate::model::LoadedModel;
 use crate::patching::{Patched, Patching, merge_exactly};
 use crate::staged::Staged;
 use crate::staging::Use;
-use crate::{Error, Result, StreamStats};
+use crate::{CodingReport, Error, Result, StreamStats};
 
 /// The use of a model whose copies are on their devices. They stay there while a session lives.
 pub struct Session {
@@ -77,6 +77,11 @@ impl Session {
         self.lane_of(0)
     }
 
+    /// How the blocks are kept that the plan wants coded; none if there are none.
+    pub fn coding(&self) -> Option<CodingReport> {
+        self.staged.coding()
+    }
+
     /// What streaming did since the copies were made.
     pub fn stats(&self) -> StreamStats {
         self.staged.stats()
@@ -97,9 +102,9 @@ impl Session {
             self.check_intact()?;
         }
         let (weights, slot) = acquired?;
-        let copy = slot.and_then(|slot| self.staged.copy_marks(slot));
+        let arrival = slot.map(|slot| self.staged.arrival_marks(slot)).unwrap_or_default();
         let lease = Lease { session: self, block, lane, weights, slot };
-        self.staged.recorder().lease(block, lane.stream(), wanted, copy)?;
+        self.staged.recorder().lease(block, lane.stream(), wanted, arrival)?;
         if let Some(slot) = slot {
             self.staged.merge_arrived(&self.patching, block, slot, &lease.weights)?;
         }

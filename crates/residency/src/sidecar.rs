@@ -44,11 +44,18 @@ const SYNCED_BYTES: usize = 256 << 20;
 /// Bytes of each block that are looked at to tell a file from another.
 const SAMPLE_BYTES: usize = 4096;
 
+/// Bytes that are free on the disk of a folder; none if nobody knows.
+pub type FreeSpace = fn(&Path) -> Option<u64>;
+
+/// What side-cars leave free of a disk: they are a convenience, and a full disk is none.
+const LEFT_FREE_BYTES: u64 = 10 << 30;
+
 /// The folder of side-cars.
 #[derive(Debug)]
 pub struct SideCars {
     folder: PathBuf,
     limit_bytes: u64,
+    free_space: Option<FreeSpace>,
     /// What was thrown away, for the log.
     told: Mutex<Vec<String>>,
 }
@@ -98,7 +105,13 @@ impl SideCars {
     /// Side-cars in a folder, which together have no more than so many bytes. The folder is made when the first is written.
     #[must_use]
     pub fn new(folder: PathBuf, limit_bytes: u64) -> SideCars {
-        SideCars { folder, limit_bytes, told: Mutex::default() }
+        SideCars { folder, limit_bytes, free_space: None, told: Mutex::default() }
+    }
+
+    /// The same, which leave some of their disk free.
+    #[must_use]
+    pub fn leaving_free(self, free_space: FreeSpace) -> SideCars {
+        SideCars { free_space: Some(free_space), ..self }
     }
 
     /// The folder.
@@ -229,13 +242,14 @@ impl SideCars {
         if wanted > self.limit_bytes {
             let limit = ByteSize(self.limit_bytes);
             return Err(io::Error::other(format!(
-                "it would have {}, and all may have {limit}",
+                "they have {}, and all that are kept may have {limit}; --coded-cache says how much they may have",
                 ByteSize(wanted)
             )));
         }
         fs::create_dir_all(&self.folder)?;
         disk::remove_stale(&self.folder);
         self.make_room(wanted)?;
+        self.check_space(wanted)?;
         let mut draft = Draft::new(&self.folder)?;
         draft.write_all(head.bytes())?;
         let (mut sums, mut waiting) = (Vec::new(), 0);
@@ -262,6 +276,22 @@ impl SideCars {
         let content = format!("{:032x}", content(blocks, &sums));
         draft.replace(&self.folder.join(format!("{content}.{CODED}")))?;
         disk::write(&self.folder.join(format!("{identity}.{SOURCE}")), content.as_bytes())
+    }
+
+    /// An error if so many bytes more would leave too little of the disk free.
+    fn check_space(&self, wanted: u64) -> io::Result<()> {
+        let Some(free) = self.free_space.and_then(|free_space| free_space(&self.folder)) else {
+            return Ok(());
+        };
+        if free >= wanted.saturating_add(LEFT_FREE_BYTES) {
+            return Ok(());
+        }
+        let (wanted, free, left) = (ByteSize(wanted), ByteSize(free), ByteSize(LEFT_FREE_BYTES));
+        Err(io::Error::other(format!(
+            "they have {wanted}, the disk of {} has {free} free, and {left} of it are left to others; free some, name \
+             another folder with GANTRY_CACHE_DIR, or keep none with --coded-cache 0gb",
+            self.folder.display()
+        )))
     }
 
     /// Removes the least recently used until there is room for so many bytes more.

@@ -20,13 +20,16 @@ use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
 use crate::needs::{self, Bytes, HostSource};
 use crate::patching::{Patching, Reserved};
-use crate::profile::{CopyMarks, Recorder};
+use crate::profile::{ArrivalMarks, Recorder};
 use crate::reading::{self, Reader};
 use crate::ring::{Ring, Source};
 use crate::sidecar::{Found, FoundBlock};
 use crate::staging::StagingOptions;
 use crate::streaming::{Sizes, Streaming};
 use crate::{CodingReport, Error, Result, StreamStats};
+
+/// Why blocks stay plain that were to be coded.
+const HOST_IS_SHORT: &str = "the host has no memory for them beside what streams until they are coded";
 
 /// Everything of a model that is on devices now.
 pub(crate) struct Staged {
@@ -72,6 +75,10 @@ impl Staged {
                 Late::promised((manifest, plan), (devices, source), reserved)?
             }
         };
+        let is_short = options.coding == CodingTime::Beside && found.is_none() && late.is_none();
+        let left = if is_short { left_plain((manifest, plan), source) } else { None };
+        let why = left.as_ref().map(|_| (tasks(manifest, plan, &layouts).len(), HOST_IS_SHORT.to_owned()));
+        let plan = left.as_ref().unwrap_or(plan);
         let mut copying = Copying {
             manifest,
             devices,
@@ -107,6 +114,7 @@ impl Staged {
         copying.finish()?;
         let files = copying.found.files();
         let streaming = copying.streaming(plan, &layouts, (late, options), sources)?;
+        let streaming = streaming.map(|streaming| streaming.leaving_plain(why));
         if let Some(streaming) = streaming.as_ref().filter(|_| options.coding == CodingTime::First) {
             streaming.code_now(cancel)?;
         }
@@ -207,9 +215,9 @@ impl Staged {
         &self.recorder
     }
 
-    /// The copy that brought the block in a slot.
-    pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
-        self.streaming.as_ref().and_then(|streaming| streaming.copy_marks(slot))
+    /// What brought the block that was just leased in a slot.
+    pub(crate) fn arrival_marks(&self, slot: usize) -> ArrivalMarks {
+        self.streaming.as_ref().map(|streaming| streaming.arrival_marks(slot)).unwrap_or_default()
     }
 
     /// A session of a job begins.
@@ -234,6 +242,13 @@ impl Staged {
     pub(crate) fn stats(&self) -> StreamStats {
         self.streaming.as_ref().map(Streaming::stats).unwrap_or_default()
     }
+}
+
+/// The plan for a host that is short of memory: what streams from a file goes on doing so. Nobody waits for blocks that are to be
+/// coded beside steps, and they take memory that files give back. None where blocks are packed in memory, of which they take
+/// less coded.
+fn left_plain((manifest, plan): (&Manifest, &Plan), source: HostSource) -> Option<Plan> {
+    if needs::packs_coded_blocks(manifest, plan, source) { None } else { plan.before_coding() }
 }
 
 /// Whether a block passes through the ring, or is decoded beside it.

@@ -150,6 +150,11 @@ impl Residency {
         reading::disk_bytes_per_s(manifest)
     }
 
+    /// Whether coded blocks of a model are kept from an earlier start, so that nothing has to be coded.
+    pub fn keeps_coded(&self, manifest: &Manifest) -> bool {
+        self.cars.as_ref().is_some_and(|cars| cars.sizes(manifest).is_some())
+    }
+
     /// Bytes of host memory into which a plan casts weights: all that staging takes of the host beside the mapped file,
     /// but for a GPU that cannot pin files.
     pub fn host_bytes(manifest: &Manifest, plan: &Plan) -> u64 {
@@ -317,6 +322,13 @@ impl Residency {
             }
         }
         held
+    }
+
+    /// Bytes that the copies of a model take of a device; 0 if it has none.
+    pub fn bytes_held_by(&self, id: ModelId, device: DeviceId) -> u64 {
+        let stagings = self.model(id).map_or_else(|_| Vec::new(), |model| model.stagings());
+        let held = stagings.iter().filter(|staging| staging.staged().is_some());
+        held.filter_map(|staging| staging.needs().kept.get(&device)).sum()
     }
 
     /// Says whether a model stays.

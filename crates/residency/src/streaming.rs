@@ -9,7 +9,7 @@ use device::{Buffer, Cancel, Device, Reservation, Stream};
 
 use crate::coder::{Coder, CodingReport, CodingState};
 use crate::coding::CodedBlock;
-use crate::profile::CopyMarks;
+use crate::profile::ArrivalMarks;
 use crate::ring::{Ring, Source};
 use crate::{Result, StreamStats};
 
@@ -24,6 +24,8 @@ pub(crate) struct Streaming {
     coder: Option<Coder>,
     /// Whether coded blocks were read and not coded.
     is_read: bool,
+    /// Blocks that were to be coded and stay plain, and why.
+    left_plain: Option<(usize, String)>,
     /// What of the ring's bytes the plain one leaves to the coded one.
     spare: Mutex<Option<Reservation>>,
     /// The position that was asked for last: a lower one after it begins a step.
@@ -109,6 +111,7 @@ impl Streaming {
             now: RwLock::new(Now::Ring(Box::new(ring))),
             coder,
             is_read: false,
+            left_plain: None,
             spare: Mutex::new(spare.flatten()),
             latest: AtomicUsize::new(usize::MAX),
         }
@@ -118,6 +121,12 @@ impl Streaming {
     #[must_use]
     pub(crate) fn read_from_files(self, is_read: bool) -> Streaming {
         Streaming { is_read, ..self }
+    }
+
+    /// Says that so many blocks were to be coded and are not, and why.
+    #[must_use]
+    pub(crate) fn leaving_plain(self, left: Option<(usize, String)>) -> Streaming {
+        Streaming { left_plain: left, ..self }
     }
 
     /// Waits until all blocks are coded, and takes them.
@@ -202,6 +211,17 @@ impl Streaming {
         if let Some(coder) = &self.coder {
             return Some(coder.report());
         }
+        if let Some((blocks, reason)) = &self.left_plain {
+            let (state, reason) = (CodingState::Plain, Some(reason.clone()));
+            return Some(CodingReport {
+                state,
+                done: 0,
+                blocks: *blocks,
+                seconds: 0.0,
+                is_read: false,
+                reason,
+            });
+        }
         let blocks = match &*self.read() {
             Now::Ring(ring) => ring.coded_blocks(),
             Now::Between { .. } => 0,
@@ -232,11 +252,11 @@ impl Streaming {
         }
     }
 
-    /// See [`Ring::copy_marks`].
-    pub(crate) fn copy_marks(&self, slot: usize) -> Option<CopyMarks> {
+    /// See [`Ring::arrival_marks`].
+    pub(crate) fn arrival_marks(&self, slot: usize) -> ArrivalMarks {
         match &*self.read() {
-            Now::Ring(ring) => ring.copy_marks(slot),
-            Now::Between { .. } => None,
+            Now::Ring(ring) => ring.arrival_marks(slot),
+            Now::Between { .. } => ArrivalMarks::default(),
         }
     }
 

@@ -6,7 +6,7 @@ mod support;
 use std::time::Instant;
 
 use device::Registry;
-use meta::{DType, DeviceId, Encoding};
+use meta::{DType, DeviceId, Encoding, QuantFormat};
 use patch::PatchSet;
 use placement::{AllocationText, BlockMode, CodingPolicy, Plan, PlanRequest};
 use residency::{Cancel, LoadOptions, Manifest, Residency};
@@ -135,6 +135,30 @@ fn several_leases_at_a_time() {
         lease.lane().stream().read(&span, &mut bytes).unwrap();
         assert!(bytes == stored[3 * block], "block {block}");
     }
+}
+
+/// Types that do not shrink are not coded, whatever is asked.
+#[test]
+fn quantised_weights_stay_as_they_are() {
+    for encoding in [Encoding::from(QuantFormat::Q8_0), Encoding::F32, DType::F8E5M2.into()] {
+        let file = write_model(11, encoding);
+        let manifest = manifest(&file, "model");
+        let sizes = Residency::coded_bytes(&manifest);
+        assert!(sizes.iter().all(Option::is_none), "{encoding}: {sizes:?}");
+        let devices = machine(&["64mb@20gbps"]);
+        let plan = placement::plan(&request(&manifest, &devices, "sim:0,0%;cpu,100%", CodingPolicy::Force));
+        assert_eq!(coded_blocks(&plan.unwrap()), 0, "{encoding}");
+    }
+    // fp8 shrinks by a tenth, which is worth no memory of its own unless it is forced.
+    let file = write_model(12, DType::F8E4M3.into());
+    let manifest = manifest(&file, "model");
+    let devices = machine(&["64mb@20gbps"]);
+    let coded = |policy| {
+        let mut request = request(&manifest, &devices, "sim:0,0%;cpu,100%", policy);
+        request.devices.iter_mut().for_each(|spec| spec.link_bytes_per_s = 1e6);
+        coded_blocks(&placement::plan(&request).unwrap())
+    };
+    assert_eq!((coded(CodingPolicy::Auto), coded(CodingPolicy::Force)), (0, BLOCKS));
 }
 
 /// What is planned is done only where it helps: a fast link, or a slow decoder, streams plainly.

@@ -46,6 +46,8 @@ impl Gate {
 struct GatedHost {
     host: Arc<CpuBackend>,
     gate: Arc<Gate>,
+    /// What it says that is free, if not the truth.
+    free: Option<u64>,
 }
 
 impl Backend for GatedHost {
@@ -54,7 +56,8 @@ impl Backend for GatedHost {
     }
 
     fn memory(&self) -> device::Result<MemoryInfo> {
-        self.host.memory()
+        let memory = self.host.memory()?;
+        Ok(MemoryInfo { free: self.free.unwrap_or(memory.free), ..memory })
     }
 
     fn allocate(&self, bytes: usize) -> device::Result<Arc<dyn Memory>> {
@@ -119,10 +122,15 @@ const CODED_PER_BLOCK: usize = 3;
 
 /// A machine with one simulated device whose host codes as far as the gate lets it.
 fn gated(spec: &str) -> (Residency, Arc<Gate>) {
+    gated_with(spec, None)
+}
+
+/// The same with so much free on the host.
+fn gated_with(spec: &str, free: Option<u64>) -> (Residency, Arc<Gate>) {
     let (host, gate) = (Arc::new(CpuBackend::new()), Arc::<Gate>::default());
     let spec: SimSpec = spec.parse().unwrap();
     let sim = SimBackend::new(0, spec, Arc::clone(&host) as Arc<dyn Backend>, host.executor());
-    let gated = GatedHost { host, gate: Arc::clone(&gate) };
+    let gated = GatedHost { host, gate: Arc::clone(&gate), free };
     let devices = vec![Device::new(Arc::new(gated), 8 << 30), Device::new(Arc::new(sim), spec.memory)];
     (Residency::new(Registry::new(devices)), gate)
 }
@@ -356,6 +364,54 @@ fn blocks_that_stay_coded_travel_until_they_are() {
     drop(session);
     residency.unload(id).unwrap();
     assert_eq!((used(&residency, DeviceId::CPU), used(&residency, DeviceId::sim(0))), ((0, 0), (0, 0)));
+}
+
+/// A host that is short of memory keeps none of its own for what it can read from a file: steps stay plain, and say why.
+#[test]
+fn a_short_host_stays_plain() {
+    let file = write_model(7, Encoding::BF16);
+    let expected = plain_output(&file);
+    let (residency, gate) = gated_with("64mb@20gbps", Some(1000));
+    gate.open(usize::MAX / 2);
+    let id = load_beside(&residency, manifest(&file, "model"), "sim:0,0%;cpu,100%");
+    let plan = residency.models()[0].plan.clone();
+    let session = residency.open(id, &Cancel::default()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(forward(&session, &input()).unwrap(), expected);
+    }
+    let report = session.coding().unwrap();
+    assert_eq!((report.state, report.done), (CodingState::Plain, 0), "{report:?}");
+    assert!(report.reason.is_some_and(|reason| reason.contains("no memory")));
+    assert_eq!(session.stats().decoded_bytes, 0);
+    assert_eq!(used(&residency, DeviceId::CPU), (0, 0));
+    assert!(used(&residency, DeviceId::sim(0)).0 <= plan.device(DeviceId::sim(0)).unwrap().total_bytes());
+    drop(session);
+    residency.unload(id).unwrap();
+    assert_eq!(used(&residency, DeviceId::sim(0)), (0, 0));
+}
+
+/// What decoding takes is measured apart from waiting and computing.
+#[test]
+fn decoding_is_measured() {
+    let file = write_model(8, Encoding::BF16);
+    let (residency, gate) = gated("64mb@20gbps");
+    gate.open(usize::MAX / 2);
+    let manifest = manifest(&file, "model");
+    let bytes = manifest.bytes();
+    let id = load_beside(&residency, manifest, "sim:0,0%;cpu,100%");
+    let session = residency.open(id, &Cancel::default()).unwrap();
+    forward(&session, &input()).unwrap();
+    let decoded =
+        |step: &residency::StepProfile| -> f64 { step.blocks.iter().map(|block| block.decode).sum() };
+    let report = wait_until(&residency, id, |report| report.done == report.blocks);
+    assert_eq!(report.state, CodingState::Coding);
+    forward(&session, &input()).unwrap();
+    forward(&session, &input()).unwrap();
+    assert!(session.stats().decoded_bytes >= 2 * bytes * 99 / 100, "{:?}", session.stats());
+    drop(session);
+    let step = residency.profile(id).unwrap();
+    let parts: f64 = step.blocks.iter().map(|block| block.stall + block.decode + block.compute).sum();
+    assert!(decoded(&step) > 0.0 && parts <= step.seconds * 1.001, "{step:?}");
 }
 
 /// Where the link is the limit, a step is hardly longer while blocks are coded beside it.

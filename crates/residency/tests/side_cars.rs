@@ -259,6 +259,36 @@ fn the_folder_keeps_to_its_limit() {
     assert!(notes.iter().any(|note| note.contains("are not kept")), "{notes:?}");
 }
 
+/// Coded blocks are not kept where the disk has little room for others then.
+#[test]
+fn a_disk_that_is_nearly_full_gets_none() {
+    let (file, dir) = (write_model(9, DType::BF16.into()), ScratchDir::new().unwrap());
+    let folder = dir.path().join("coded");
+    let cars = SideCars::new(folder.clone(), PLENTY).leaving_free(|_| Some(10 << 30));
+    let residency = Residency::new(machine(&["64mb@20gbps"])).keeping_coded(cars);
+    let manifest = manifest(&file, "model");
+    let plan = coded_plan(&manifest, &residency, STREAMED);
+    let options = LoadOptions { coding: CodingTime::Beside, ..LoadOptions::default() };
+    let id = residency.load(manifest, plan, options).unwrap();
+    let start = Start { residency, id };
+    start.run();
+    let clock = Instant::now();
+    let notes = loop {
+        let notes = start.notes();
+        if !notes.is_empty() || clock.elapsed() > Duration::from_secs(60) {
+            break notes.join("\n");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let says = |part: &str| assert!(notes.contains(part), "{part}: {notes}");
+    says("model");
+    says("are not kept");
+    says(&folder.display().to_string());
+    says("10.00 GB free");
+    says("--coded-cache 0gb");
+    assert!(names(&folder).is_empty(), "{:?}", names(&folder));
+}
+
 /// Where a child process finds the folder, and the model's file.
 const FOLDER: &str = "GANTRY_TEST_SIDE_CARS";
 

@@ -56,7 +56,7 @@ impl Runtime {
     /// # Errors
     /// There is no room for it.
     pub fn predicted_s(&self, source: &Source, work: &Work) -> Result<f64> {
-        let demand = Demand { work: Some(work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let demand = Demand { work: Some(work), ..Demand::default() };
         let planned = self.with_room(source, || self.plan(source, demand))?;
         Ok(planned.plan.prediction.seconds_per_step)
     }

@@ -152,9 +152,7 @@ mod tests {
 
     /// What the work takes of a device that really computes, beside the weights.
     fn peak_of(runtime: &Runtime, source: &Source, work: &Work) -> u64 {
-        let planned = runtime
-            .plan(source, Demand { work: Some(work), patch_bytes: 0, more_bytes: 0, beside: &[] })
-            .unwrap();
+        let planned = runtime.plan(source, Demand { work: Some(work), ..Demand::default() }).unwrap();
         let residency = Residency::new(runtime.devices.clone());
         let options = LoadOptions { dtype: Some(planned.dtype), ..LoadOptions::default() };
         let id = residency.load(source.manifest().unwrap(), planned.plan, options).unwrap();
@@ -182,8 +180,7 @@ mod tests {
         for (name, works) in cases {
             let source = source(&runtime, &dir, name);
             for work in works {
-                let planned = runtime
-                    .plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] });
+                let planned = runtime.plan(&source, Demand { work: Some(&work), ..Demand::default() });
                 let told = planned.unwrap().working_bytes() as f64;
                 let peak = peak_of(&runtime, &source, &work) as f64;
                 assert!((told / peak - 1.0).abs() <= 0.02, "{name}, {work:?}: told {told}, used {peak}");
@@ -197,7 +194,7 @@ mod tests {
         runtime.settings.products = said;
         let mut source = source(&runtime, &dir, name).with_products(runtime.products(asked));
         source.cast = asked.then_some(DType::F8E4M3);
-        let demand = Demand { work: None, patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let demand = Demand::default();
         let planned = runtime.plan(&source, demand).unwrap();
         let notes = planned.plan.notes.iter().filter(|note| note.contains("8-bit products")).count();
         assert_eq!(notes, usize::from(planned.fp8_products > 0), "{:?}", planned.plan.notes);
@@ -230,7 +227,7 @@ mod tests {
             let placing = Placing::automatic(DeviceId::sim(0));
             let source = Source::diffusion(&file, &detect(&file), None, placing).unwrap();
             let source = source.with_products(runtime.products(false));
-            let demand = Demand { work: None, patch_bytes: 0, more_bytes: 0, beside: &[] };
+            let demand = Demand::default();
             assert_eq!(runtime.plan(&source, demand).unwrap().fp8_products, expected, "{said:?}");
         }
     }
@@ -241,7 +238,7 @@ mod tests {
         let mut source = source(&runtime, &dir, "flux_dev_micro").with_products(runtime.products(true));
         source.cast = Some(DType::F8E4M3);
         let work = step(32, 24, &[64]);
-        let demand = Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let demand = Demand { work: Some(&work), ..Demand::default() };
         let told = runtime.plan(&source, demand).unwrap().working_bytes() as f64;
         let peak = peak_of(&runtime, &source, &work) as f64;
         assert!((told / peak - 1.0).abs() <= 0.02, "told {told}, used {peak}");
@@ -252,7 +249,7 @@ mod tests {
         let (roomy, dir) = runtime("2gb@50gbps");
         let flux = source(&roomy, &dir, "flux_dev_micro");
         let work = step(16, 16, &[12]);
-        let demand = Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let demand = Demand { work: Some(&work), ..Demand::default() };
         // The smallest plan: everything that can stream does, through one slot.
         let request = roomy.plan(&flux, demand).unwrap().request;
         let fixed: u64 = request.blocks.iter().filter(|block| block.pinned).map(|block| block.bytes).sum();

@@ -48,7 +48,7 @@ pub use outputs::{FileExchange, OutputStore, SavedFile, Saving};
 pub use planning::HOST_SHARE;
 pub use questions::{PlanQuestion, Role, SaidPlacing};
 pub use runtime::{CodedCache, PreviewMethod, Runtime, Settings};
-pub use stats::ModelStats;
+pub use stats::{ModelStats, StepKind};
 pub use stored_values::decode_values;
 pub use weight_patches::{Lora, Merging, ScaleRule, Share, Shares, WeightPatch, patch_set};
 pub use work::{EvaluationShape, PictureSize, StepShape, Work};

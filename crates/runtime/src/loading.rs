@@ -17,7 +17,7 @@ use tensor::Lane;
 use crate::caller::Caller;
 use crate::changed_files::trusted;
 use crate::planning::{Demand, Planned};
-use crate::stats::ModelStats;
+use crate::stats::{ModelStats, PredictedSteps, StepKind};
 use crate::turns::devices_of;
 use crate::weight_patches::{WeightPatch, patch_set};
 use crate::{Error, Result, Runtime, Source, Work};
@@ -157,8 +157,7 @@ impl Runtime {
             }
             None => {
                 tell_unused(source)?;
-                let planned =
-                    self.plan(source, Demand { work: None, patch_bytes: 0, more_bytes: 0, beside: &[] })?;
+                let planned = self.plan(source, Demand::default())?;
                 loaded.insert(self.load(source, planned, 0)?).id
             }
         };
@@ -236,7 +235,7 @@ impl Runtime {
             return Ok((self.open(wanted, Beside::default(), caller)?, Vec::new()));
         }
         let compute = wanted.source.placing.compute;
-        let alone = Demand { work: Some(wanted.work), patch_bytes: 0, more_bytes: 0, beside: &[] };
+        let alone = Demand { work: Some(wanted.work), ..Demand::default() };
         let alone = self.plan(wanted.source, alone)?;
         let (mut opened, mut open): (Vec<Opened>, Vec<ModelId>) = (Vec::new(), Vec::new());
         for other in others {
@@ -271,14 +270,15 @@ impl Runtime {
     /// Notes what one step took.
     pub fn note_evaluation(&self, opened: &Opened, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
-        let now = opened.session.stats();
+        let (now, kind) = (opened.session.stats(), StepKind::of(&opened.session));
         let streamed = StreamStats {
             copies: now.copies.saturating_sub(opened.before.copies),
             bytes: now.bytes.saturating_sub(opened.before.bytes),
+            decoded_bytes: now.decoded_bytes.saturating_sub(opened.before.decoded_bytes),
             stalls: now.stalls.saturating_sub(opened.before.stalls),
             stalled: now.stalled.saturating_sub(opened.before.stalled),
         };
-        self.stats.evaluated((opened.id, opened.job.as_ref()), seconds, streamed);
+        self.stats.evaluated((opened.id, opened.job.as_ref()), kind, seconds, streamed);
     }
 
     fn open(&self, wanted: Wanted<'_>, beside: Beside<'_>, caller: &Caller) -> Result<Opened> {
@@ -306,11 +306,16 @@ impl Runtime {
         for note in self.residency.side_cars().map(SideCars::take_notes).unwrap_or_default() {
             tracing::warn!("{note}");
         }
-        self.stats.begin(ModelStats {
+        let predicted = PredictedSteps {
+            plain_s: known.planned.plain_step_s()?,
+            coded_s: known.planned.plan.prediction.seconds_per_step,
+        };
+        let stats = ModelStats {
             job: caller.job.clone(),
             fp8_products: known.planned.fp8_products,
-            ..ModelStats::new(known.id, source.name(), known.family.clone(), &known.planned.plan)
-        });
+            ..ModelStats::new(known.id, source.name(), known.family.clone(), known.planned.plan.compute)
+        };
+        self.stats.begin(stats, predicted, StepKind::of(&session));
         Ok(Opened {
             before: session.stats(),
             session,
@@ -347,7 +352,8 @@ impl Runtime {
         let source = wanted.source;
         let Beside { open, more_bytes } = beside;
         let is_beside = !open.is_empty() || more_bytes > 0;
-        let demand = Demand { work: Some(wanted.work), patch_bytes, more_bytes, beside: open };
+        let own = known.as_ref().map(|known| known.id);
+        let demand = Demand { work: Some(wanted.work), patch_bytes, more_bytes, beside: open, own };
         let mut fresh = self.plan(source, demand)?;
         let Some(mut known) = known else {
             return Ok(Loaded { is_beside, ..self.load(source, fresh, patch_bytes)? });
@@ -461,8 +467,12 @@ impl Runtime {
         let retention = self.residency.retention(known.id)?;
         self.residency.unload(known.id)?;
         let more_bytes = short.wanted.saturating_sub(short.available).max(known.planned.working_bytes() / 4);
-        let demand =
-            Demand { work: Some(wanted.work), patch_bytes: known.patch_bytes, more_bytes, beside: &[] };
+        let demand = Demand {
+            work: Some(wanted.work),
+            patch_bytes: known.patch_bytes,
+            more_bytes,
+            ..Demand::default()
+        };
         let planned = self.plan(wanted.source, demand)?;
         let new = self.load(wanted.source, planned, known.patch_bytes)?;
         self.residency.set_retention(new.id, retention)?;

@@ -27,6 +27,8 @@ const CHANNELS: usize = 64;
 const PASS_VALUES: [usize; 4] = [1 << 16, 1 << 20, 1 << 23, 1 << 25];
 /// Values of coded weights that are decoded.
 const CODED_VALUES: [usize; 3] = [1 << 16, 1 << 20, 1 << 23];
+/// The same on a device that is taken at its word: its first steps tell the rest.
+const FEW_CODED_VALUES: [usize; 2] = [1 << 16, 1 << 20];
 /// Small operations in a row, to tell what one costs by itself.
 const SMALL_OPERATIONS: usize = 64;
 /// The first copy tried; larger ones follow while a copy is short.
@@ -59,19 +61,21 @@ pub(crate) fn identity(device: &Device) -> String {
 /// corrects what the host cannot keep up with.
 pub(crate) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     let mut profile = DeviceProfile::new(identity(device));
+    let lane = Lane::preferred(device)?;
+    let room = device.ledger().report().available() / 4;
     if let Some(said) = device.said() {
         profile.link_bytes_per_s = Some(said.link_bytes_per_s);
         if let Some(flops_per_s) = said.flops_per_s {
-            let dtype = Lane::preferred(device)?.dtype();
+            let dtype = lane.dtype();
             profile.speeds.push(SpeedPoint { kind: WorkKind::Product, dtype, flops: 1e9, flops_per_s });
+            // Decoding is no arithmetic, so it takes as long as the host needs.
+            profile.decode_bytes_per_s = decoding(&lane, room, &FEW_CODED_VALUES)?;
             return Ok(profile);
         }
     }
     if device.id() != DeviceId::CPU && profile.link_bytes_per_s.is_none() {
         profile.link_bytes_per_s = Some(bandwidth(device, host)?.pinned_to_device);
     }
-    let lane = Lane::preferred(device)?;
-    let room = device.ledger().report().available() / 4;
     let mut add = |kind: WorkKind, dtype: DType, points: Vec<(f64, f64)>| {
         let point =
             |(flops, seconds): (f64, f64)| SpeedPoint { kind, dtype, flops, flops_per_s: flops / seconds };
@@ -84,7 +88,7 @@ pub(crate) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     add(WorkKind::Attention, lane.dtype(), attentions(&lane, room)?);
     add(WorkKind::Convolution, lane.dtype(), convolutions(&lane, room)?);
     profile.memory_bytes_per_s = passes(&lane, room)?;
-    profile.decode_bytes_per_s = decoding(&lane, room)?;
+    profile.decode_bytes_per_s = decoding(&lane, room, &CODED_VALUES)?;
     profile.launch_s = Some(small_operation(&lane)?);
     Ok(profile)
 }
@@ -143,9 +147,9 @@ fn passes(lane: &Lane, room: u64) -> Result<Option<f64>> {
 }
 
 /// Bytes per second of decoding losslessly coded weights, counted decoded; none where there is no room for it.
-fn decoding(lane: &Lane, room: u64) -> Result<Option<f64>> {
+fn decoding(lane: &Lane, room: u64, counts: &[usize]) -> Result<Option<f64>> {
     let bytes = |count: &usize| (4 * count) as u64;
-    let points = grow(CODED_VALUES.into_iter().take_while(|count| bytes(count) <= room), |count| {
+    let points = grow(counts.iter().copied().take_while(|count| bytes(count) <= room), |count| {
         // Whole values of a type that is coded cannot be refused.
         let coded = codec::encode(DType::BF16, &like_weights(count))
             .map_err(|error| crate::Error::Told(error.to_string()))?;

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError};
 use device::Device;
 use meta::{ByteSize, DType, DeviceId, DeviceKind};
 use placement::{
-    Coding, CodingPolicy, DeviceSpec, Disk, MachineProfile, Overfull, PeerLink, Plan, PlanError, PlanRequest,
-    Prediction,
+    Coding, CodingPolicy, DeviceSpec, Disk, HostRoom, MachineProfile, Overfull, PeerLink, Plan, PlanError,
+    PlanRequest, Prediction,
 };
 use residency::{Manifest, ModelId, Residency};
 use tensor::Lane;
@@ -18,6 +18,8 @@ use crate::footprint::Footprint;
 use crate::profiling;
 use crate::{Runtime, Source, Work};
 
+/// Coded blocks leave one in so many of the host's bytes free.
+const HOST_LEFT_FREE: u64 = 8;
 /// Rehearsals that are remembered; all are forgotten when there are more.
 const MOST_FOOTPRINTS: usize = 512;
 
@@ -40,7 +42,6 @@ pub struct Planned {
     /// How many weights have products of 8 bits where the model computes.
     pub fp8_products: usize,
     pub(crate) request: PlanRequest,
-    outside_s: f64,
 }
 
 impl Planned {
@@ -65,14 +66,20 @@ impl Planned {
 
     /// What a step would take under another plan for the same model, which is in force.
     pub fn predict(&self, in_force: &Plan) -> Result<Prediction> {
-        let mut prediction = placement::predict(&self.request, in_force)?;
-        prediction.seconds_per_step += self.outside_s;
-        Ok(prediction)
+        Ok(placement::predict(&self.request, in_force)?)
+    }
+
+    /// Seconds that a step is predicted to take before the blocks are coded that are to be; those of the plan if none is.
+    pub(crate) fn plain_step_s(&self) -> Result<f64> {
+        match self.plan.before_coding() {
+            Some(plain) => Ok(self.predict(&plain)?.seconds_per_step),
+            None => Ok(self.plan.prediction.seconds_per_step),
+        }
     }
 }
 
 /// What is asked of the planner besides the network.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Demand<'a> {
     /// The work; none before any is known, when only the weights must find a place.
     pub work: Option<&'a Work>,
@@ -82,6 +89,8 @@ pub struct Demand<'a> {
     pub more_bytes: u64,
     /// Models that are open meanwhile: their copies do not leave.
     pub beside: &'a [ModelId],
+    /// The network as it is loaded now, if it is: its copies leave before others are made.
+    pub own: Option<ModelId>,
 }
 
 /// What a footprint is remembered by.
@@ -150,22 +159,19 @@ impl Runtime {
         if let Some(memory) = memory.filter(|_| compute.kind == DeviceKind::Cuda) {
             request.arrival_s_per_byte = 2.0 / memory;
         }
-        let mut outside_s = 0.0;
         request.working_bytes = demand.patch_bytes.saturating_add(demand.more_bytes);
         if let Some(footprint) = footprints.get(&compute) {
             let known = profiling::of(&profile, compute);
             let correction = known.correction(&workload, &family);
-            outside_s = known.outside(&workload);
+            request.outside = known.outside(&workload);
             for (block, seconds) in request.blocks.iter_mut().zip(&footprint.block_seconds) {
                 block.compute_seconds = seconds * correction;
             }
             request.working_bytes = request.working_bytes.saturating_add(footprint.working_bytes);
             request.activation_bytes = footprint.handed_bytes;
         }
-        request.coding =
-            self.coding(source, manifest, profiling::of(&profile, compute).decode_bytes_per_s)?;
-        let mut plan = placement::plan(&request)?;
-        plan.prediction.seconds_per_step += outside_s;
+        let decode_bytes_per_s = profiling::of(&profile, compute).decode_bytes_per_s;
+        let mut plan = self.plan_coded(source, manifest, demand, (&mut request, decode_bytes_per_s))?;
         if fp8_products > 0 {
             plan.notes.push(format!(
                 "8-bit products with {fp8_products} weights of {}: activations are rounded to fp8 row by row; --exact turns \
@@ -173,7 +179,7 @@ impl Runtime {
                 ByteSize(fp8_bytes)
             ));
         }
-        Ok(Planned { plan, work, dtype, footprints, workload, fp8_products, request, outside_s })
+        Ok(Planned { plan, work, dtype, footprints, workload, fp8_products, request })
     }
 
     /// How many weights of a network have products of 8 bits where it computes, and their bytes.
@@ -211,17 +217,43 @@ impl Runtime {
         Ok(measured.map(|bytes_per_s| Disk { host_bytes, bytes_per_s, readable }))
     }
 
-    /// What coding would make of a network's blocks, as far as that is wanted.
-    fn coding(
+    /// The plan, with blocks coded as the settings say. What blocks would be coded is told by their values, which may be on a
+    /// disk: unless coding is forced, nobody looks where steps are as fast without it or do not repeat.
+    fn plan_coded(
         &self,
         source: &Source,
         manifest: &Manifest,
-        decode_bytes_per_s: Option<f64>,
-    ) -> Result<Coding> {
-        let (policy, compute) = (self.settings.coding, source.placing.compute);
-        if policy == CodingPolicy::Off || compute == DeviceId::CPU {
-            return Ok(Coding::default());
+        demand: Demand<'_>,
+        (request, decode_bytes_per_s): (&mut PlanRequest, Option<f64>),
+    ) -> Result<Plan> {
+        let policy = self.settings.coding;
+        // A plan that is in force may have coded blocks, whatever this one has.
+        request.coding.decode_bytes_per_s = decode_bytes_per_s;
+        let wants = match policy {
+            CodingPolicy::Off => false,
+            CodingPolicy::Auto => decode_bytes_per_s.is_some() && demand.work.is_some_and(Work::repeats),
+            CodingPolicy::Force => true,
+        };
+        if !wants || source.placing.compute == DeviceId::CPU {
+            return Ok(placement::plan(request)?);
         }
+        if policy == CodingPolicy::Auto
+            && let Ok(plain) = placement::plan(request)
+            && plain.ring.is_none()
+        {
+            return Ok(plain);
+        }
+        request.coding = Coding {
+            policy,
+            coded_bytes: self.coded_sizes(source, manifest)?,
+            decode_bytes_per_s,
+            host: Some(self.host_room(source, manifest, demand.own)?),
+        };
+        Ok(placement::plan(request)?)
+    }
+
+    /// The bytes that a network's blocks have when they are coded.
+    fn coded_sizes(&self, source: &Source, manifest: &Manifest) -> Result<Vec<Option<u64>>> {
         let identity = super::loading::Identity::of(source);
         let known = self.coded_bytes.lock().unwrap_or_else(PoisonError::into_inner).get(&identity).cloned();
         let sizes = match known {
@@ -236,9 +268,21 @@ impl Runtime {
             }
         };
         // A slot takes what the device gives for it, as a block does.
-        let device = self.devices.get(compute)?;
+        let device = self.devices.get(source.placing.compute)?;
         let taken = |bytes: &Option<u64>| bytes.map(|bytes| device.allocation_bytes(bytes as usize));
-        Ok(Coding { policy, coded_bytes: sizes.iter().map(taken).collect(), decode_bytes_per_s })
+        Ok(sizes.iter().map(taken).collect())
+    }
+
+    /// What a network's coded blocks may take of the host: what is free now and what its copies have, but for a part that is
+    /// left to files that are read and to other programs.
+    fn host_room(&self, source: &Source, manifest: &Manifest, own: Option<ModelId>) -> Result<HostRoom> {
+        let memory = self.devices.get(DeviceId::CPU)?.memory()?;
+        let own_bytes = own.map_or(0, |id| self.residency.bytes_held_by(id, DeviceId::CPU));
+        let free = memory.free.saturating_add(own_bytes);
+        let is_pinned = self.devices.get(source.placing.compute)?.copies_fast_from_pinned_only();
+        // Blocks that are coded already are not plain before.
+        let plain_too = is_pinned && own_bytes == 0 && !self.residency.keeps_coded(manifest);
+        Ok(HostRoom { bytes: free.saturating_sub(memory.total / HOST_LEFT_FREE), plain_too })
     }
 
     /// What the work takes of the compute device, and of the others that may compute.

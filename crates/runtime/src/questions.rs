@@ -116,7 +116,7 @@ impl Runtime {
             _ => source,
         };
         let work = source.network.usual_work(size_of(&source.network, question)?);
-        Ok(self.plan(&source, Demand { work: Some(&work), patch_bytes: 0, more_bytes: 0, beside: &[] })?.plan)
+        Ok(self.plan(&source, Demand { work: Some(&work), ..Demand::default() })?.plan)
     }
 }
 

@@ -9,7 +9,7 @@ use checkpoint::Checkpoint;
 use device::{Device, Registry};
 use meta::{DType, DeviceId};
 use placement::CodingPolicy;
-use residency::{Products, Residency, SideCars};
+use residency::{FreeSpace, Products, Residency, SideCars};
 
 use crate::host::Host;
 use crate::{Error, Folders, KeptPictures, ModelStats, OutputStore, Result};
@@ -82,12 +82,14 @@ pub struct Settings {
 }
 
 /// A folder for coded blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct CodedCache {
     /// The folder, which is made when there is something to keep.
     pub folder: PathBuf,
     /// The most bytes that it may have.
     pub limit_bytes: u64,
+    /// Tells what is free of the disk that it is on.
+    pub free_space: FreeSpace,
 }
 
 /// How previews are made.
@@ -106,8 +108,8 @@ impl Runtime {
     pub fn new(folders: Folders, devices: Registry, compute: DeviceId, settings: Settings) -> Runtime {
         let residency = Residency::new(devices.clone());
         let residency = Arc::new(match settings.coded_cache.clone() {
-            Some(CodedCache { folder, limit_bytes }) => {
-                residency.keeping_coded(SideCars::new(folder, limit_bytes))
+            Some(CodedCache { folder, limit_bytes, free_space }) => {
+                residency.keeping_coded(SideCars::new(folder, limit_bytes).leaving_free(free_space))
             }
             None => residency,
         });

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use meta::DeviceId;
-use placement::{BlockMode, MachineProfile, Plan};
-use residency::{BlockProfile, ModelId, StepProfile, StreamStats};
+use placement::{BlockMode, DeviceProfile, MachineProfile, Plan};
+use residency::{BlockProfile, CodingState, ModelId, Session, StepProfile, StreamStats};
 
 use crate::Runtime;
 use crate::measuring;
@@ -32,16 +32,24 @@ pub struct ModelStats {
     pub compute: DeviceId,
     /// How many of its weights have products of 8 bits; 0 if all are exact.
     pub fp8_products: usize,
-    /// Seconds that one step was predicted to take.
+    /// Of which kind the steps are that the times are of: the latest.
+    pub kind: StepKind,
+    /// Seconds that one such step was predicted to take.
     pub predicted_s: f64,
-    /// Seconds that one took, the median of the last run.
+    /// Seconds that one took, the median of those of the last run.
     pub measured_s: f64,
+    /// Seconds of the last one in which the device decoded weights.
+    pub decoding_s: f64,
     /// Seconds that the last one took.
     pub last_s: f64,
-    /// Steps of the last run.
+    /// Steps of the last run, of all kinds.
     pub evaluations: u64,
+    /// Those of them that ran with coded blocks.
+    pub coded_evaluations: u64,
     /// Bytes that were streamed to the compute device in the last run.
     pub bytes_streamed: u64,
+    /// Bytes that were decoded on it, counted decoded.
+    pub bytes_decoded: u64,
     /// How often a block had to wait for its weights in the last run.
     pub stalls: u64,
     /// How long the host waited in them.
@@ -51,23 +59,65 @@ pub struct ModelStats {
 }
 
 impl ModelStats {
-    /// A run that begins under a plan.
-    pub(crate) fn new(id: ModelId, name: String, family: String, plan: &Plan) -> ModelStats {
+    /// A run that begins.
+    pub fn new(id: ModelId, name: String, family: String, compute: DeviceId) -> ModelStats {
         ModelStats {
             id,
             job: None,
             name,
             family,
-            compute: plan.compute,
+            compute,
             fp8_products: 0,
-            predicted_s: plan.prediction.seconds_per_step,
+            kind: StepKind::Plain,
+            predicted_s: 0.0,
             measured_s: 0.0,
+            decoding_s: 0.0,
             last_s: 0.0,
             evaluations: 0,
+            coded_evaluations: 0,
             bytes_streamed: 0,
+            bytes_decoded: 0,
             stalls: 0,
             stalled: Duration::ZERO,
             began: Instant::now(),
+        }
+    }
+}
+
+/// How a step has its weights. Steps of one kind are alike, and say nothing of those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StepKind {
+    /// As they are.
+    Plain,
+    /// The same, while they are being coded beside it.
+    PlainWhileCoding,
+    /// Some of them losslessly coded.
+    Coded,
+}
+
+impl StepKind {
+    /// That of a session's latest step, or of the next if there was none.
+    pub(crate) fn of(session: &Session) -> StepKind {
+        match session.coding().map(|report| report.state) {
+            None | Some(CodingState::Plain) => StepKind::Plain,
+            Some(CodingState::Coding) => StepKind::PlainWhileCoding,
+            Some(CodingState::Coded) => StepKind::Coded,
+        }
+    }
+}
+
+/// Seconds that steps are predicted to take before and after blocks are coded; the same if none is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PredictedSteps {
+    pub(crate) plain_s: f64,
+    pub(crate) coded_s: f64,
+}
+
+impl PredictedSteps {
+    fn of(&self, kind: StepKind) -> f64 {
+        match kind {
+            StepKind::Plain | StepKind::PlainWhileCoding => self.plain_s,
+            StepKind::Coded => self.coded_s,
         }
     }
 }
@@ -87,8 +137,44 @@ const EARLIER_LOADS: f64 = 0.7;
 #[derive(Debug)]
 struct Run {
     stats: ModelStats,
-    /// The latest steps.
-    seconds: Vec<f64>,
+    predicted: PredictedSteps,
+    /// The kind of the latest step, or of the first.
+    kind: StepKind,
+    /// Whether the latest step was of one kind from beginning to end.
+    is_settled: bool,
+    /// The latest steps of each kind. The one in which coded blocks take the place of plain ones is of none.
+    seconds: BTreeMap<StepKind, Vec<f64>>,
+}
+
+impl Run {
+    fn step(&mut self, kind: StepKind, seconds: f64) {
+        self.is_settled = kind == self.kind;
+        self.kind = kind;
+        if self.is_settled {
+            let steps = self.seconds.entry(kind).or_default();
+            if steps.len() == STEPS_KEPT {
+                steps.remove(0);
+            }
+            steps.push(seconds);
+        }
+        // The latest kind of which there is a step; before there is one of any, that which was no whole one.
+        let shown = self.seconds.iter().next_back();
+        let (kind, measured_s) = shown.map_or((kind, seconds), |(kind, steps)| (*kind, median(steps)));
+        (self.stats.kind, self.stats.measured_s) = (kind, measured_s);
+        self.stats.predicted_s = self.predicted.of(kind);
+        self.stats.last_s = seconds;
+        self.stats.evaluations += 1;
+        self.stats.coded_evaluations += u64::from(self.kind == StepKind::Coded);
+    }
+}
+
+/// The steps of a run that ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct LastSteps {
+    /// Of which kind the last was. Work that is no step is of a kind, too.
+    kind: StepKind,
+    /// The median of that kind; none if there was none, or if the last was no whole one.
+    median_s: Option<f64>,
 }
 
 impl StatsTable {
@@ -113,43 +199,48 @@ impl StatsTable {
     }
 
     /// A run begins: what is known of earlier ones of its job goes.
-    pub(crate) fn begin(&self, stats: ModelStats) {
+    pub(crate) fn begin(&self, stats: ModelStats, predicted: PredictedSteps, kind: StepKind) {
+        let stats = ModelStats { predicted_s: predicted.of(kind), kind, ..stats };
         let mut models = self.lock();
         let runs = models.entry(stats.id).or_default();
         runs.retain(|run| run.stats.job != stats.job);
         if runs.len() == JOBS_KEPT {
             runs.pop_front();
         }
-        runs.push_back(Run { stats, seconds: Vec::new() });
+        runs.push_back(Run { predicted, kind, is_settled: true, seconds: BTreeMap::new(), stats });
     }
 
-    /// One step took so long, and since the run began so much was streamed.
+    /// One step took so long, after which steps are of this kind, and since the run began so much was streamed.
     pub(crate) fn evaluated(
         &self,
         (id, job): (ModelId, Option<&Arc<str>>),
+        kind: StepKind,
         seconds: f64,
         streamed: StreamStats,
     ) {
         let mut models = self.lock();
         let runs = models.get_mut(&id).into_iter().flatten();
         let Some(run) = runs.rev().find(|run| run.stats.job.as_ref() == job) else { return };
-        if run.seconds.len() == STEPS_KEPT {
-            run.seconds.remove(0);
-        }
-        run.seconds.push(seconds);
-        run.stats.measured_s = median(&run.seconds);
-        run.stats.last_s = seconds;
-        run.stats.evaluations += 1;
+        run.step(kind, seconds);
         run.stats.bytes_streamed = streamed.bytes;
+        run.stats.bytes_decoded = streamed.decoded_bytes;
         run.stats.stalls = streamed.stalls;
         run.stats.stalled = streamed.stalled;
     }
 
-    /// The median step of a model's last run, if it has made one.
-    pub(crate) fn measured_s(&self, id: ModelId) -> Option<f64> {
+    /// The last step spent so long decoding.
+    fn decoded(&self, id: ModelId, seconds: f64) {
+        if let Some(run) = self.lock().get_mut(&id).and_then(VecDeque::back_mut) {
+            run.stats.decoding_s = seconds;
+        }
+    }
+
+    /// The steps of a model's last run, if it has made one.
+    fn last_steps(&self, id: ModelId) -> Option<LastSteps> {
         let models = self.lock();
-        let last = models.get(&id)?.back()?;
-        (!last.seconds.is_empty()).then_some(last.stats.measured_s)
+        let run = models.get(&id)?.back()?;
+        let steps = run.seconds.get(&run.kind).filter(|_| run.is_settled);
+        Some(LastSteps { kind: run.kind, median_s: steps.map(|steps| median(steps)) })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, VecDeque<Run>>> {
@@ -160,31 +251,53 @@ impl StatsTable {
 impl Runtime {
     /// Lets the times of a run that ended refine what is known of the machine, whatever was resident or streamed.
     pub(crate) fn learn_from(&self, id: ModelId, planned: &Planned) {
-        let Some(mut step) = self.residency.profile(id) else { return };
-        let whole_s = self.stats.measured_s(id);
-        // The last step is the one that is known block by block. Where it took longer than the median, its blocks are
-        // taken to have taken longer all alike.
-        if let Some(whole_s) = whole_s.filter(|whole_s| *whole_s < step.seconds) {
+        let (Some(mut step), Some(last)) = (self.residency.profile(id), self.stats.last_steps(id)) else {
+            return;
+        };
+        // The last step is the one that is known block by block. Where it took longer than the median of its kind, its blocks
+        // are taken to have taken longer all alike.
+        if let Some(whole_s) = last.median_s.filter(|whole_s| *whole_s < step.seconds) {
             let share = whole_s / step.seconds;
-            step.blocks.iter_mut().for_each(|block| block.compute *= share);
+            for block in &mut step.blocks {
+                block.compute *= share;
+                block.decode *= share;
+            }
             step.seconds = whole_s;
         }
+        self.stats.decoded(id, step.blocks.iter().map(|block| block.decode).sum());
+        // While blocks were coded, steps ran as they were before.
+        let before = planned.plan.before_coding().filter(|_| last.kind != StepKind::Coded);
+        let plan = before.as_ref().unwrap_or(&planned.plan);
         let identities: BTreeMap<DeviceId, String> =
             self.devices.iter().map(|device| (device.id(), measuring::identity(device))).collect();
         self.profile.learn(|profile| {
-            for (device, identity) in &identities {
-                learn_computing(profile, (*device, identity), planned, &step);
+            let identity = identities.get(&plan.compute);
+            let learnt =
+                profile.device(plan.compute).is_some_and(|known| known.has_learnt(&planned.workload));
+            // Coding takes processors and memory from the steps beside it: they say something only where nothing else does.
+            if last.kind == StepKind::PlainWhileCoding && learnt {
+                return;
             }
-            learn_copies(profile, planned, &step, &identities);
-            let identity = identities.get(&planned.plan.compute);
-            if let (Some(whole_s), Some(identity)) = (whole_s, identity) {
+            for (device, identity) in &identities {
+                learn_computing(profile, (*device, identity), (planned, plan), &step);
+            }
+            learn_copies(profile, plan, &step, &identities);
+            let Some(identity) = identity else { return };
+            let compute = profile.device_mut(plan.compute, identity);
+            learn_decoding(compute, plan, &step);
+            if let Some(whole_s) = last.median_s {
                 let outside_s = (whole_s - step.seconds).max(0.0);
-                profile
-                    .device_mut(planned.plan.compute, identity)
-                    .learn_outside(&planned.workload, outside_s);
+                compute.learn_outside(&planned.workload, plan.streamed_bytes() > 0, outside_s);
             }
         });
     }
+}
+
+/// How fast the device decoded in a step.
+fn learn_decoding(profile: &mut DeviceProfile, plan: &Plan, step: &StepProfile) {
+    let decoded = step.blocks.iter().filter(|block| block.decode > 0.0);
+    let bytes = decoded.filter_map(|block| plan.blocks.get(block.block)).map(|block| block.bytes).sum();
+    profile.learn_decoding(bytes, step.blocks.iter().map(|block| block.decode).sum());
 }
 
 /// What a device's blocks took beside what they were predicted to take. A block that had to wait for activations of
@@ -192,11 +305,11 @@ impl Runtime {
 fn learn_computing(
     profile: &mut MachineProfile,
     (device, identity): (DeviceId, &str),
-    planned: &Planned,
+    (planned, plan): (&Planned, &Plan),
     step: &StepProfile,
 ) {
     let Some(footprint) = planned.footprints.get(&device) else { return };
-    let mut before = planned.plan.compute;
+    let mut before = plan.compute;
     let mut here: Vec<(bool, &BlockProfile)> = Vec::new();
     for block in &step.blocks {
         if block.device == device {
@@ -218,23 +331,23 @@ const LINK_BOUND: f64 = 0.97;
 /// with it, and are slower for that: only where the link is what the step waits for do they tell its speed.
 fn learn_copies(
     profile: &mut MachineProfile,
-    planned: &Planned,
+    plan: &Plan,
     step: &StepProfile,
     identities: &BTreeMap<DeviceId, String>,
 ) {
     let mut by_home: BTreeMap<DeviceId, (u64, f64)> = BTreeMap::new();
     for block in &step.blocks {
-        let Some(plan) = planned.plan.blocks.get(block.block) else { continue };
+        let Some(planned) = plan.blocks.get(block.block) else { continue };
         // What the disk gives says nothing of the link.
-        if plan.from_disk {
+        if planned.from_disk {
             continue;
         }
-        if let (Some(copy), BlockMode::Streamed) = (&block.copy, plan.mode) {
-            let sum = by_home.entry(plan.home).or_default();
+        if let (Some(copy), BlockMode::Streamed) = (&block.copy, planned.mode) {
+            let sum = by_home.entry(planned.home).or_default();
             *sum = (sum.0 + copy.bytes, sum.1 + copy.seconds);
         }
     }
-    let compute = planned.plan.compute;
+    let compute = plan.compute;
     let busy_s: f64 = by_home.values().map(|(_, seconds)| seconds).sum();
     let is_bound = busy_s >= LINK_BOUND * step.seconds;
     for (home, (bytes, seconds)) in by_home {
@@ -280,49 +393,84 @@ mod tests {
         assert!(table.load_bytes_per_s().is_some_and(|rate| rate > 990.0));
     }
 
+    fn run(table: &StatsTable, kind: StepKind) -> ModelId {
+        run_of(table, kind, None)
+    }
+
+    fn run_of(table: &StatsTable, kind: StepKind, job: Option<Arc<str>>) -> ModelId {
+        let id = ModelId(1);
+        let stats = ModelStats { job, ..ModelStats::new(id, "a".into(), "b".into(), DeviceId::CPU) };
+        table.begin(stats, PredictedSteps { plain_s: 0.5, coded_s: 0.25 }, kind);
+        id
+    }
+
     #[test]
     fn the_median_step_counts_and_a_new_run_forgets_the_last() {
         let table = StatsTable::default();
-        let id = ModelId(1);
-        let begin = || ModelStats {
-            id,
-            job: None,
-            name: "a".into(),
-            family: "b".into(),
-            compute: DeviceId::CPU,
-            fp8_products: 0,
-            predicted_s: 0.5,
-            measured_s: 0.0,
-            last_s: 0.0,
-            evaluations: 0,
-            bytes_streamed: 0,
-            stalls: 0,
-            stalled: Duration::ZERO,
-            began: Instant::now(),
-        };
-        table.begin(begin());
-        assert_eq!(table.measured_s(id), None);
+        let id = run(&table, StepKind::Plain);
+        let step = |seconds, streamed| table.evaluated((id, None), StepKind::Plain, seconds, streamed);
+        assert_eq!(table.last_steps(id), Some(LastSteps { kind: StepKind::Plain, median_s: None }));
+        assert_eq!(table.last_steps(ModelId(2)), None);
         for seconds in [9.0, 1.0, 3.0] {
-            table.evaluated((id, None), seconds, StreamStats::default());
+            step(seconds, StreamStats::default());
         }
         let stats = &table.list()[0];
         assert_eq!((stats.measured_s, stats.last_s, stats.evaluations), (3.0, 3.0, 3));
-        table.begin(begin());
-        table.evaluated((id, None), 2.0, StreamStats { bytes: 7, ..StreamStats::default() });
-        assert_eq!(table.measured_s(id), Some(2.0));
+        assert_eq!((stats.predicted_s, stats.coded_evaluations), (0.5, 0));
+        run(&table, StepKind::Plain);
+        step(2.0, StreamStats { bytes: 7, ..StreamStats::default() });
+        let last = LastSteps { kind: StepKind::Plain, median_s: Some(2.0) };
+        assert_eq!(table.last_steps(id), Some(last));
         assert_eq!(table.list()[0].bytes_streamed, 7);
-        // Two jobs that have the model in turns have their own.
+    }
+
+    #[test]
+    fn jobs_that_have_a_model_in_turns_have_their_own_steps() {
+        let table = StatsTable::default();
         let jobs: [Arc<str>; 2] = ["a".into(), "b".into()];
-        jobs.iter().for_each(|job| table.begin(ModelStats { job: Some(Arc::clone(job)), ..begin() }));
+        let id = run(&table, StepKind::Plain);
+        table.evaluated((id, None), StepKind::Plain, 2.0, StreamStats::default());
+        for job in &jobs {
+            run_of(&table, StepKind::Plain, Some(Arc::clone(job)));
+        }
         for (job, seconds) in [(0, 5.0), (1, 6.0), (0, 5.0)] {
-            table.evaluated((id, Some(&jobs[job])), seconds, StreamStats::default());
+            table.evaluated((id, Some(&jobs[job])), StepKind::Plain, seconds, StreamStats::default());
         }
         let counts: Vec<u64> = table.list_by_job().iter().map(|stats| stats.evaluations).collect();
         assert_eq!(counts, [1, 2, 1]);
         assert_eq!((table.list().len(), table.list()[0].measured_s), (1, 6.0));
         for job in 0..40 {
-            table.begin(ModelStats { job: Some(job.to_string().into()), ..begin() });
+            run_of(&table, StepKind::Plain, Some(job.to_string().into()));
         }
         assert_eq!(table.list_by_job().len(), JOBS_KEPT);
+    }
+
+    #[test]
+    fn steps_before_and_after_coding_are_not_mixed() {
+        let table = StatsTable::default();
+        let id = run(&table, StepKind::PlainWhileCoding);
+        let step = |kind, seconds| table.evaluated((id, None), kind, seconds, StreamStats::default());
+        let shown = || {
+            let stats = &table.list()[0];
+            (stats.kind, stats.predicted_s, stats.measured_s)
+        };
+        for seconds in [4.0, 5.0, 6.0, 4.0, 5.0] {
+            step(StepKind::PlainWhileCoding, seconds);
+        }
+        assert_eq!(shown(), (StepKind::PlainWhileCoding, 0.5, 5.0));
+        // The step in which blocks are exchanged is like no other.
+        step(StepKind::Coded, 9.0);
+        assert_eq!(shown(), (StepKind::PlainWhileCoding, 0.5, 5.0));
+        assert_eq!(table.last_steps(id), Some(LastSteps { kind: StepKind::Coded, median_s: None }));
+        for seconds in [2.0, 1.0, 3.0] {
+            step(StepKind::Coded, seconds);
+        }
+        assert_eq!(shown(), (StepKind::Coded, 0.25, 2.0));
+        assert_eq!(table.last_steps(id), Some(LastSteps { kind: StepKind::Coded, median_s: Some(2.0) }));
+        assert_eq!((table.list()[0].evaluations, table.list()[0].coded_evaluations), (9, 4));
+        // A run of a single step that is of no kind is still shown.
+        run(&table, StepKind::PlainWhileCoding);
+        step(StepKind::Coded, 7.0);
+        assert_eq!(shown(), (StepKind::Coded, 0.25, 7.0));
     }
 }

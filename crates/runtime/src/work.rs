@@ -79,6 +79,11 @@ impl Work {
         }
     }
 
+    /// Whether it is done many times in a row, as steps are.
+    pub(crate) fn repeats(&self) -> bool {
+        matches!(self, Work::Step(_) | Work::Control(_) | Work::Patch(_))
+    }
+
     /// The enlarging of one picture of so many pixels.
     #[must_use]
     pub fn upscale(height: usize, width: usize) -> Work {

@@ -216,6 +216,8 @@ pub struct BlockTimeShape {
     pub compute_s: f64,
     /// Waiting for its weights.
     pub stall_s: f64,
+    /// Decoding them; 0 if they are not coded.
+    pub decode_s: f64,
     /// Copying its weights; 0 if they were there.
     pub copy_s: f64,
     /// Bytes that were copied.
@@ -232,6 +234,7 @@ impl ProfileShape {
             begin_s: block.begin,
             compute_s: block.compute,
             stall_s: block.stall,
+            decode_s: block.decode,
             copy_s: block.copy.map_or(0.0, |copy| copy.seconds),
             copied_bytes: block.copy.map_or(0, |copy| copy.bytes),
         };
@@ -309,6 +312,7 @@ mod tests {
             device: DeviceId::sim(1),
             begin: 0.5,
             stall: 0.25,
+            decode: 0.125,
             compute: 2.0,
             copy,
             handed_bytes: 0,
@@ -325,5 +329,6 @@ mod tests {
         assert_eq!((&streamed["block"], &streamed["device"]), (&3.into(), &"sim:1".into()));
         assert_eq!((&streamed["copy_s"], &streamed["copied_bytes"]), (&0.75.into(), &300.into()));
         assert_eq!((&streamed["compute_s"], &streamed["stall_s"]), (&2.0.into(), &0.25.into()));
+        assert_eq!(streamed["decode_s"], 0.125);
     }
 }

@@ -65,9 +65,16 @@ struct ModelRun {
     /// How many of its weights had products of 8 bits.
     fp8_products: usize,
     steps: u64,
+    /// Those that ran with losslessly coded blocks. The times are of these as soon as there are some.
+    coded_steps: u64,
     predicted_seconds_per_step: f64,
     measured_seconds_per_step: f64,
+    /// Decoding in the last step, and what part that is of a step.
+    decoding_seconds_per_step: f64,
+    decoding_share: f64,
     streamed_bytes: u64,
+    /// What was decoded, counted decoded.
+    decoded_bytes: u64,
     stalls: u64,
     stalled_seconds: f64,
 }
@@ -81,9 +88,13 @@ impl ModelRun {
             compute: stats.compute.to_string(),
             fp8_products: stats.fp8_products,
             steps: stats.evaluations,
+            coded_steps: stats.coded_evaluations,
             predicted_seconds_per_step: stats.predicted_s,
             measured_seconds_per_step: stats.measured_s,
+            decoding_seconds_per_step: stats.decoding_s,
+            decoding_share: if stats.measured_s > 0.0 { stats.decoding_s / stats.measured_s } else { 0.0 },
             streamed_bytes: stats.bytes_streamed,
+            decoded_bytes: stats.bytes_decoded,
             stalls: stats.stalls,
             stalled_seconds: stats.stalled.as_secs_f64(),
         }
@@ -480,20 +491,18 @@ mod tests {
     fn only_models_that_were_evaluated_are_of_a_job() {
         let (own, other): (Arc<str>, Arc<str>) = ("own".into(), "other".into());
         let run = |id: u64, evaluations: u64| ModelStats {
-            id: ModelId(id),
             job: Some(Arc::clone(&own)),
-            name: "m".to_owned(),
-            family: "flux".to_owned(),
-            compute: DeviceId::CPU,
-            fp8_products: 0,
             predicted_s: 1.0,
             measured_s: 2.0,
+            decoding_s: 0.5,
             last_s: 2.0,
             evaluations,
+            coded_evaluations: evaluations / 2,
             bytes_streamed: 5,
+            bytes_decoded: 7,
             stalls: 1,
             stalled: Duration::from_millis(500),
-            began: Instant::now(),
+            ..ModelStats::new(ModelId(id), "m".to_owned(), "flux".to_owned(), DeviceId::CPU)
         };
         let before = Totals { runs: vec![run(1, 4), run(2, 4)], ..Totals::default() };
         // Another job has the model in turns with this one.
@@ -505,6 +514,8 @@ mod tests {
         assert_eq!(shown[0]["id"], 2);
         assert_eq!(shown[0]["steps"], 8);
         assert_eq!(shown[0]["stalled_seconds"], 0.5);
+        assert_eq!((&shown[0]["coded_steps"], &shown[0]["decoded_bytes"]), (&4.into(), &7.into()));
+        assert_eq!(shown[0]["decoding_share"], 0.25);
     }
 
     #[test]

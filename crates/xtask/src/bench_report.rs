@@ -2,6 +2,7 @@
 //! docs/results, so that no figure in them is typed by hand. With `--check` it only says whether the pages are what they give.
 
 mod codec;
+mod coding;
 mod disk;
 mod families;
 mod figure;
@@ -261,7 +262,14 @@ fn page(results: &Path) -> Result<String> {
         ops(&mut text, &read(results, name)?)?;
     }
     codec::section(&mut text, &read(results, "codec-2-cores")?)?;
-    // Of this only what was measured so far is shown.
+    // Of what follows only what was measured so far is shown.
+    let there = |name: &&str| results.join(format!("{name}.json")).is_file();
+    let coding: Vec<&str> = ["coding-h200", "coding-2-cores"].into_iter().filter(there).collect();
+    let coding = coding.into_iter().map(|name| read(results, name)).collect::<Result<Vec<_>>>()?;
+    coding::section(&mut text, &coding)?;
+    if there(&"fuzz-coded-2-cores") {
+        coding::damage(&mut text, &read(results, "fuzz-coded-2-cores")?)?;
+    }
     if results.join("launches-h200.json").is_file() {
         launches::section(&mut text, &read(results, "launches-h200")?)?;
     }

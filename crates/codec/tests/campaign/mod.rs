@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each binary uses a part of this")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use codec::{Coded, Damage, Error, Format, HEADER_BYTES, TILE, TileCoder, encode};
 use testkit::{Random, random_bytes, random_trained};
@@ -32,9 +33,30 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 /// Decodes `inputs` damaged tensors. Panics, naming the input's number and seed, where coders do not agree.
 pub fn run(coders: &[&dyn TileCoder], inputs: u64, seed: u64) -> Report {
+    run_part(coders, 0..inputs, seed)
+}
+
+/// The same by all processors.
+pub fn run_by_all(coders: &[&dyn TileCoder], inputs: u64, seed: u64) -> Report {
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let part = |at: u64| inputs * at / threads..inputs * (at + 1) / threads;
+    std::thread::scope(|scope| {
+        let parts: Vec<_> =
+            (0..threads).map(|at| scope.spawn(move || run_part(coders, part(at), seed))).collect();
+        let mut report = Report::default();
+        for part in parts {
+            let Report { decoded, errors } = part.join().unwrap();
+            report.decoded += decoded;
+            errors.into_iter().for_each(|(kind, count)| *report.errors.entry(kind).or_default() += count);
+        }
+        report
+    })
+}
+
+fn run_part(coders: &[&dyn TileCoder], numbers: Range<u64>, seed: u64) -> Report {
     let seeds = seeds();
     let mut report = Report::default();
-    for number in 0..inputs {
+    for number in numbers {
         let mut random = Random::new(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let coded = damage(&seeds, &mut random);
         match exercise(coders, &coded) {

@@ -15,7 +15,7 @@ const TILES: usize = 16;
 
 /// Floats to coded bytes: the windows of all tiles first, since they say where each goes.
 pub(crate) fn encode(call: &op::Encode, access: &Access<'_>) -> Result<()> {
-    let (values, coder) = (access.bytes(&call.values)?, tiles::fastest());
+    let (values, coder) = (access.bytes(&call.values)?, tiles::encoder());
     let refused = |error: codec::Error| refusal("encode", "output", &error);
     let layout = layout("encode", &call.values)?;
     let place = Place::of(&call.out)?;
@@ -52,7 +52,7 @@ pub(crate) fn encode(call: &op::Encode, access: &Access<'_>) -> Result<()> {
 pub(crate) fn decode(call: &op::Decode, access: &Access<'_>) -> Result<()> {
     let refused = |error: &codec::Error| refusal("decode", "input", error);
     let coded = Coded::parse(access.bytes(&call.coded)?).map_err(|error| refused(&error))?;
-    let (layout, coder) = (layout("decode", &call.out)?, tiles::fastest());
+    let (layout, coder) = (layout("decode", &call.out)?, tiles::decoder());
     if *coded.layout() != layout {
         return Err(Error::Operand {
             op: "decode",

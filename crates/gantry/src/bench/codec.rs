@@ -47,6 +47,9 @@ struct Report {
     runs: usize,
     /// One core: coding with its checksum, decoding without it.
     speeds: Vec<Speed>,
+    /// The coders that models are coded and decoded with on this processor.
+    encoder: &'static str,
+    decoder: &'static str,
     /// All of the device, as the operation that a step queues.
     device_decodes: Vec<DeviceSpeed>,
     ratios: Vec<Ratio>,
@@ -95,6 +98,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         elements: MATRIX.iter().product(),
         runs: RUNS,
         speeds: Vec::new(),
+        encoder: device_cpu::encoder().name(),
+        decoder: device_cpu::decoder().name(),
         device_decodes: Vec::new(),
         ratios: Vec::new(),
     };
@@ -310,10 +315,12 @@ impl Report {
             ]);
         }
         format!(
-            "One core of {}, {} million values, the fastest of {} runs:\n\n{speeds}\nAll of {} ({}):\n\n{devices}\n{ratios}",
+            "One core of {}, {} million values, the fastest of {} runs; models are coded by {} and decoded by {}:\n\n{speeds}\nAll of {} ({}):\n\n{devices}\n{ratios}",
             self.host,
             self.elements / 1_000_000,
             self.runs,
+            self.encoder,
+            self.decoder,
             self.device,
             self.device_name
         )

@@ -48,6 +48,8 @@ struct Report {
     device_name: String,
     detail: String,
     cores: usize,
+    /// The coder that blocks are coded with.
+    encoder: &'static str,
     model: String,
     model_bytes: u64,
     coded_bytes: u64,
@@ -67,6 +69,10 @@ struct Report {
     slower: Option<f64>,
     /// A pass with coded blocks.
     coded_pass_s: f64,
+    /// What is decoded in it, counted decoded; how long that takes, and what part of it that is.
+    decoded_bytes: u64,
+    decoding_s: f64,
+    decoding_share: f64,
     file_bytes: u64,
     loads: Vec<Load>,
     left_out: Vec<String>,
@@ -151,7 +157,9 @@ impl Bench<'_> {
         let opened = self.open(self.devices, CodingPolicy::Force, true)?;
         let Meanwhile { coding_s, passes } = opened.passes_while_coding()?;
         let coded_pass_s = opened.quiet_pass_s()?;
-        let coded_bytes = opened.session.plan().streamed_bytes();
+        let (coded_bytes, decoded_bytes) =
+            (opened.session.plan().streamed_bytes(), opened.session.plan().decoded_bytes());
+        let decoding_s = opened.decoding_s();
         let pass_meanwhile_s = median(&passes);
         let (open_s, blocks) = (opened.open_s, opened.blocks);
         let file = opened.until_kept()?;
@@ -166,6 +174,7 @@ impl Bench<'_> {
             device_name: description.name.clone(),
             detail: description.detail.clone(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
+            encoder: device_cpu::encoder().name(),
             model: self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
             model_bytes,
             coded_bytes,
@@ -178,6 +187,9 @@ impl Bench<'_> {
             pass_meanwhile_s,
             slower: pass_meanwhile_s.map(|seconds| seconds / plain_pass_s),
             coded_pass_s,
+            decoded_bytes,
+            decoding_s,
+            decoding_share: decoding_s / coded_pass_s,
             file_bytes: file.metadata()?.len(),
             loads,
             left_out,
@@ -271,6 +283,12 @@ impl Opened {
         median(&passes).context("no pass was timed")
     }
 
+    /// Seconds of the latest whole pass in which its device decoded.
+    fn decoding_s(&self) -> f64 {
+        let pass = self.residency.profile(self.id);
+        pass.map_or(0.0, |pass| pass.blocks.iter().map(|block| block.decode).sum())
+    }
+
     /// Passes until the blocks are coded and taken.
     fn passes_while_coding(&self) -> Result<Meanwhile> {
         let mut passes = Vec::new();
@@ -317,7 +335,7 @@ impl Report {
         row("opening the model", ms(self.open_s));
         row("a pass, plain", ms(self.plain_pass_s));
         let rate = format!("{:.2} s, {:.2} GB/s", self.coding_s, self.coded_bytes_per_s / 1e9);
-        row("until all blocks are coded", rate);
+        row(&format!("until all blocks are coded, by {}", self.encoder), rate);
         let meanwhile = match self.pass_meanwhile_s.zip(self.slower) {
             Some((seconds, slower)) => {
                 format!("{}, {slower:.3} of a plain one, of {}", ms(seconds), self.passes_meanwhile)
@@ -326,6 +344,9 @@ impl Report {
         };
         row("a pass meanwhile", meanwhile);
         row("a pass, coded", ms(self.coded_pass_s));
+        let decoded = ByteSize(self.decoded_bytes);
+        let share = 100.0 * self.decoding_share;
+        row("decoding in it", format!("{}, {share:.1} % of it, of {decoded}", ms(self.decoding_s)));
         for load in &self.loads {
             let whole = ms(load.open_s + load.first_pass_s);
             row(

@@ -36,6 +36,8 @@ use workflow::{Drawing, prompt};
 const VIRTUAL_VRAM_GB: [f64; 6] = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0];
 /// The bytes of the published model.
 const FULL_BYTES: f64 = 23.8e9;
+/// What rows are measured with that say nothing of coding: plain weights.
+const PLAIN: &str = "off";
 /// The memory of a device that is to hold a model coded, as a share of the plain model: above what coding leaves of it, with
 /// activations and the room for decoding, and below all of it.
 const KEPT_CODED_SHARE: f64 = 0.86;
@@ -190,7 +192,7 @@ impl Bench<'_> {
         let wanted: Vec<Case> =
             self.wanted(cases.iter().chain(&split).chain(coded.iter().map(|(case, _)| case)));
         let is_wanted = |case: &&Case| wanted.iter().any(|wanted| wanted.name == case.name);
-        let server = Program::serving(self.base, self.arguments(None))?.start()?;
+        let server = Program::serving(self.base, self.arguments(None, PLAIN))?.start()?;
         report.start_s = server.start_s;
         let client = Client::new(&server, self.base);
         for case in cases.iter().filter(is_wanted) {
@@ -202,7 +204,7 @@ impl Bench<'_> {
         self.now(&client, report);
         drop(server);
         if let Some((_, flags)) = pair.filter(|_| split.iter().any(|case| is_wanted(&case))) {
-            let server = Program::serving(self.base, self.arguments(flags))?.start()?;
+            let server = Program::serving(self.base, self.arguments(flags, PLAIN))?.start()?;
             let client = Client::new(&server, self.base);
             for case in split.iter().filter(is_wanted) {
                 self.measure(&client, case, report);
@@ -260,10 +262,8 @@ impl Bench<'_> {
     }
 
     fn coding_arguments(&self, devices: usize) -> Vec<String> {
-        let mut arguments = self.arguments(None);
         // Behind a fast link the planner would rather stream what has no room.
-        let when = if devices > 1 { "force" } else { "auto" };
-        arguments.extend(["--coded".to_owned(), when.to_owned()]);
+        let mut arguments = self.arguments(None, if devices > 1 { "force" } else { "auto" });
         if devices > 1 {
             arguments.extend(["--logical-gpus".to_owned(), format!("{}={devices}", self.compute)]);
         }
@@ -277,8 +277,9 @@ impl Bench<'_> {
     }
 
     /// What the program is started with.
-    fn arguments(&self, pair: Option<PairFlags>) -> Vec<String> {
-        let mut arguments = vec!["--compute".to_owned(), self.compute.to_string()];
+    fn arguments(&self, pair: Option<PairFlags>, coded: &str) -> Vec<String> {
+        let mut arguments =
+            ["--compute", &self.compute.to_string(), "--coded", coded].map(str::to_owned).to_vec();
         let simulated = self.machine.all_simulated().iter().map(ToString::to_string);
         let copies = if pair == Some(PairFlags::Simulate) { 2 } else { 1 };
         for spec in simulated.flat_map(|spec| std::iter::repeat_n(spec, copies)) {

@@ -4,8 +4,8 @@
 
 mod blocks;
 mod config;
-mod experts;
 mod downloads;
+mod experts;
 mod family;
 pub(crate) mod text;
 mod weights;

@@ -1,7 +1,7 @@
 //! Which streamed blocks travel losslessly coded. Where blocks live is decided before: coding shortens copies and takes
 //! computing time, and its ring takes other room.
 
-use meta::DeviceKind;
+use meta::{ByteSize, DeviceKind};
 
 use super::draft;
 use super::problem::Problem;
@@ -10,6 +10,9 @@ use crate::request::CodingPolicy;
 
 /// A step must be predicted to be shorter by this part before blocks are coded for it.
 const WORTHWHILE: f64 = 0.01;
+/// A block must keep no more of its bytes than this, unless coding is forced: what streams from a file takes memory that
+/// the system has back whenever it wants, and a coded block takes memory of its own.
+const MOST_KEPT: f64 = 0.8;
 
 /// The plan with blocks coded as the request asks. So many bytes of a room to decode in are there already.
 pub(super) fn code(problem: &Problem<'_>, plan: Plan, room_there: u64) -> Plan {
@@ -20,12 +23,45 @@ pub(super) fn code(problem: &Problem<'_>, plan: Plan, room_there: u64) -> Plan {
     let Some(mut coded) = with_coded(problem, &plan, room_there) else { return plan };
     coded.prediction = draft::predict(problem, &coded);
     let shorter = coded.prediction.seconds_per_step < (1.0 - WORTHWHILE) * plan.prediction.seconds_per_step;
-    let wanted = match coding.policy {
+    let helps = match coding.policy {
         CodingPolicy::Off => false,
         CodingPolicy::Auto => shorter && coded.prediction.known && coding.decode_bytes_per_s.is_some(),
         CodingPolicy::Force => true,
     };
-    if wanted { coded } else { plan }
+    match helps.then(|| lacking_on_host(problem, &coded)) {
+        None => plan,
+        Some(None) => coded,
+        Some(Some(taken)) => {
+            let mut plan = plan;
+            plan.notes.push(format!(
+                "streamed blocks stay as they are: coding them takes {} of host memory, and {} can be spared",
+                ByteSize(taken),
+                ByteSize(coding.host.map_or(0, |host| host.bytes))
+            ));
+            plan
+        }
+    }
+}
+
+/// Whether a block shrinks enough to be coded.
+pub(super) fn is_worth_coding(problem: &Problem<'_>, bytes: u64, coded: u64) -> bool {
+    match problem.request.coding.policy {
+        CodingPolicy::Force => coded < bytes,
+        CodingPolicy::Auto | CodingPolicy::Off => coded as f64 <= MOST_KEPT * bytes as f64,
+    }
+}
+
+/// The bytes of host memory that the coded blocks of a plan take, if that is more than there is for them.
+pub(super) fn lacking_on_host(problem: &Problem<'_>, plan: &Plan) -> Option<u64> {
+    let coding = &problem.request.coding;
+    let host = coding.host.filter(|_| coding.policy != CodingPolicy::Force)?;
+    let takes = |block: &BlockPlan| {
+        let Some(coded) = block.coded_bytes else { return 0 };
+        let own = if block.mode == BlockMode::Streamed { coded } else { 0 };
+        own + if host.plain_too { block.bytes } else { 0 }
+    };
+    let taken = plan.blocks.iter().map(takes).sum::<u64>();
+    (taken > host.bytes).then_some(taken)
 }
 
 /// The plan with every block coded that can be and, unless coding is forced, is sooner decoded than the bytes that it saves
@@ -41,7 +77,8 @@ fn with_coded(problem: &Problem<'_>, plan: &Plan, room_there: u64) -> Option<Pla
         };
         let saved_s = block.bytes.saturating_sub(bytes) as f64 / problem.bandwidth(block.home, plan.compute);
         let decode_s = coding.decode_bytes_per_s.map_or(0.0, |speed| block.bytes as f64 / speed);
-        if coding.policy == CodingPolicy::Force || saved_s > decode_s {
+        let worth = is_worth_coding(problem, block.bytes, bytes);
+        if coding.policy == CodingPolicy::Force || (worth && saved_s > decode_s) {
             block.coded_bytes = Some(bytes);
         }
     }

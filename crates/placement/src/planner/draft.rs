@@ -6,7 +6,7 @@ use super::layout::Place;
 use super::problem::Problem;
 use crate::error::PlanError;
 use crate::plan::{BlockMode, BlockPlan, DeviceUse, Plan, Ring};
-use crate::predictor::{Prediction, StepBlock, simulate};
+use crate::predictor::{BetweenSteps, Prediction, StepBlock, simulate};
 use crate::resolve::Targets;
 
 /// Places of blocks with what they come to; a plan but for the ring.
@@ -212,21 +212,20 @@ pub(super) fn predict(problem: &Problem<'_>, plan: &Plan) -> Prediction {
     let decode_bytes_per_s = problem.request.coding.decode_bytes_per_s.unwrap_or(f64::INFINITY);
     for (step, block) in timeline.blocks.iter_mut().zip(&plan.blocks) {
         let Some(coded) = block.coded_bytes else { continue };
-        step.compute_s += block.bytes as f64 / decode_bytes_per_s;
+        step.decode_s = Some(block.bytes as f64 / decode_bytes_per_s);
         if let Some(copy_s) = &mut step.copy_s {
             *copy_s *= coded as f64 / block.bytes.max(1) as f64;
         }
     }
     timeline.read(problem, plan);
-    // A slot whose block has been decoded is filled again while that block computes in the room.
-    let slots = plan.ring.map_or(1, |ring| ring.slots + usize::from(ring.room_bytes > 0));
+    let slots = plan.ring.map_or(1, |ring| ring.slots);
     Prediction { known: problem.request.speeds_known, ..timeline.predict(slots) }
 }
 
 /// What the blocks of a plan do in a step.
 struct Timeline {
     blocks: Vec<StepBlock>,
-    return_hop_s: f64,
+    between: BetweenSteps,
 }
 
 impl Timeline {
@@ -253,10 +252,17 @@ impl Timeline {
                 compute_s: block.compute_seconds * if place.in_place { slowness } else { 1.0 },
                 hop_s,
                 copy_s: (!place.in_place).then_some(block.bytes as f64 / bytes_per_s),
+                decode_s: None,
             }
         });
-        let blocks = steps.collect();
-        Timeline { blocks, return_hop_s: hop(activations_on, problem.compute()) }
+        let blocks: Vec<StepBlock> = steps.collect();
+        let outside = problem.request.outside;
+        let streams = blocks.iter().any(|block| block.copy_s.is_some());
+        let between = BetweenSteps {
+            return_hop_s: hop(activations_on, problem.compute()),
+            outside_s: if streams { outside.streaming_s } else { outside.resident_s },
+        };
+        Timeline { blocks, between }
     }
 
     /// Lets the copies of blocks that come from the disk take as long as the disk. While the link carries other blocks, it
@@ -276,12 +282,12 @@ impl Timeline {
     }
 
     fn predict(&self, slots: usize) -> Prediction {
-        simulate(&self.blocks, slots, self.return_hop_s)
+        simulate(&self.blocks, slots, self.between)
     }
 
     fn bound_s(&self) -> f64 {
         let copies: f64 = self.blocks.iter().filter_map(|block| block.copy_s).sum();
         let computing: f64 = self.blocks.iter().map(|block| block.compute_s + block.hop_s).sum();
-        copies.max(computing + self.return_hop_s)
+        copies.max(computing + self.between.return_hop_s + self.between.outside_s)
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn mix(problem: &Problem<'_>, decided: Result<Plan, PlanError>) -> Re
         let Some(plan) = with_kept(problem, &codable, count) else { continue };
         let seconds = plan.prediction.seconds_per_step;
         let known = best.as_ref().map_or(limit, |best| best.prediction.seconds_per_step);
-        if seconds < known {
+        if seconds < known && coding::lacking_on_host(problem, &plan).is_none() {
             best = Some(plan);
         }
     }
@@ -63,8 +63,9 @@ fn codable(problem: &Problem<'_>) -> Vec<Codable> {
     let blocks = problem.request.blocks.iter().zip(&problem.fixed).enumerate();
     let free = blocks.filter(|(_, (_, fixed))| !**fixed);
     let shrinks = free.filter_map(|(index, (block, _))| {
-        let coded = sizes.get(index).copied().flatten().filter(|coded| *coded < block.bytes)?;
-        Some(Codable { index, bytes: block.bytes, coded })
+        let coded = sizes.get(index).copied().flatten()?;
+        let shrinks = coding::is_worth_coding(problem, block.bytes, coded);
+        shrinks.then_some(Codable { index, bytes: block.bytes, coded })
     });
     shrinks.collect()
 }

@@ -97,8 +97,12 @@ pub struct PredictionShape {
     pub seconds_per_step: f64,
     /// Computing in it.
     pub compute_s: f64,
+    /// Decoding weights in it.
+    pub decode_s: f64,
     /// Moving activations between devices in it.
     pub hop_s: f64,
+    /// What it does outside of the model's blocks.
+    pub outside_s: f64,
     /// Waiting for weights in it.
     pub stall_s: f64,
     /// What the copy stream is busy.
@@ -112,6 +116,8 @@ pub struct PredictionShape {
 pub struct BlockTimeShape {
     /// Computing.
     pub compute_s: f64,
+    /// Decoding its weights.
+    pub decode_s: f64,
     /// Waiting for the activations to arrive.
     pub hop_s: f64,
     /// Copying its weights.
@@ -192,14 +198,33 @@ impl DeviceUseShape {
 
 impl PredictionShape {
     fn of(prediction: &Prediction) -> PredictionShape {
-        let Prediction { known, seconds_per_step, compute_s, hop_s, stall_s, copy_s, ref blocks } =
-            *prediction;
+        let Prediction {
+            known,
+            seconds_per_step,
+            compute_s,
+            decode_s,
+            hop_s,
+            outside_s,
+            stall_s,
+            copy_s,
+            ref blocks,
+        } = *prediction;
         let block = |time: &BlockTime| {
-            let BlockTime { compute_s, hop_s, copy_s, stall_s } = *time;
-            BlockTimeShape { compute_s, hop_s, copy_s, stall_s }
+            let BlockTime { compute_s, decode_s, hop_s, copy_s, stall_s } = *time;
+            BlockTimeShape { compute_s, decode_s, hop_s, copy_s, stall_s }
         };
         let blocks = blocks.iter().map(block).collect();
-        PredictionShape { known, seconds_per_step, compute_s, hop_s, stall_s, copy_s, blocks }
+        PredictionShape {
+            known,
+            seconds_per_step,
+            compute_s,
+            decode_s,
+            hop_s,
+            outside_s,
+            stall_s,
+            copy_s,
+            blocks,
+        }
     }
 }
 
@@ -243,9 +268,9 @@ mod tests {
         );
         assert_eq!(
             keys(&shape["prediction"]),
-            "known seconds_per_step compute_s hop_s stall_s copy_s blocks"
+            "known seconds_per_step compute_s decode_s hop_s outside_s stall_s copy_s blocks"
         );
-        assert_eq!(keys(&shape["prediction"]["blocks"][0]), "compute_s hop_s copy_s stall_s");
+        assert_eq!(keys(&shape["prediction"]["blocks"][0]), "compute_s decode_s hop_s copy_s stall_s");
         assert_eq!((&shape["compute"], &shape["order"]), (&"sim:0".into(), &"interleaved".into()));
         assert_eq!(
             (&shape["blocks"][2]["home"], &shape["blocks"][2]["mode"]),

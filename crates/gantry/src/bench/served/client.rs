@@ -35,8 +35,16 @@ pub(super) struct Job {
     pub(super) load_s: f64,
     /// The median of all steps but the first.
     pub(super) step_s: f64,
-    /// What the server had predicted for a step; none where it says that it does not know.
+    /// What the server had predicted for a step of the kind that it measured, and measured itself; none where it says that it does
+    /// not know.
     pub(super) predicted_s: Option<f64>,
+    pub(super) measured_s: Option<f64>,
+    /// Steps that ran with losslessly coded blocks, of all that the model made.
+    pub(super) coded_steps: u64,
+    pub(super) steps: u64,
+    /// What was decoded, counted decoded, and what part of a step that took.
+    pub(super) decoded_bytes: u64,
+    pub(super) decoding_share: f64,
     pub(super) streamed_bytes: u64,
     pub(super) stalls: u64,
     pub(super) stalled_s: f64,
@@ -217,6 +225,11 @@ impl Job {
             load_s: loader + (first - step_s).max(0.0),
             step_s,
             predicted_s: model["predicted_seconds_per_step"].as_f64().map(|seconds| seconds * evaluations),
+            measured_s: model["measured_seconds_per_step"].as_f64().map(|seconds| seconds * evaluations),
+            coded_steps: whole(&model["coded_steps"]),
+            steps: whole(&model["steps"]),
+            decoded_bytes: whole(&model["decoded_bytes"]),
+            decoding_share: number(&model["decoding_share"]),
             streamed_bytes: whole(&stats["streamed_bytes"]),
             stalls: whole(&stats["stalls"]),
             stalled_s: number(&stats["stalled_seconds"]),
@@ -239,9 +252,11 @@ impl Job {
         (own.len() == theirs.len() && norm > 0.0).then(|| (difference / norm).sqrt())
     }
 
-    /// The prediction over what was measured.
+    /// The prediction over what was measured: of steps of one kind, where plain and coded ones were made.
     pub(super) fn predicted_over_measured(&self) -> Option<f64> {
-        self.predicted_s.map(|predicted| predicted / self.step_s)
+        let is_mixed = self.coded_steps > 0 && self.coded_steps < self.steps;
+        let measured = self.measured_s.filter(|seconds| is_mixed && *seconds > 0.0).unwrap_or(self.step_s);
+        self.predicted_s.map(|predicted| predicted / measured)
     }
 }
 
@@ -260,7 +275,8 @@ mod tests {
             ],
             "models": [
                 { "name": "other", "steps": 1, "predicted_seconds_per_step": 7.0 },
-                { "name": MODEL, "steps": 8, "predicted_seconds_per_step": 0.4 },
+                { "name": MODEL, "steps": 8, "predicted_seconds_per_step": 0.4,
+                  "measured_seconds_per_step": 0.25, "coded_steps": 8, "decoded_bytes": 70, "decoding_share": 0.1 },
             ],
         });
         let job = Job::read(&stats, Some(3), vec![1]).unwrap();
@@ -268,6 +284,11 @@ mod tests {
         assert_eq!((job.load_s, job.step_s), (2.25, 1.0));
         // Two evaluations make a step here.
         assert_eq!((job.predicted_s, job.predicted_over_measured()), (Some(0.8), Some(0.8)));
+        assert_eq!((job.coded_steps, job.decoded_bytes, job.decoding_share), (8, 70, 0.1));
+        // Where some steps were plain, the median of all is of no kind.
+        let mut mixed = stats.clone();
+        mixed["models"][1]["coded_steps"] = 3.into();
+        assert_eq!(Job::read(&mixed, None, Vec::new()).unwrap().predicted_over_measured(), Some(1.6));
         let mut unknown = stats.clone();
         unknown["models"][1]["predicted_seconds_per_step"] = Value::Null;
         assert_eq!(Job::read(&unknown, None, Vec::new()).unwrap().predicted_s, None);
