@@ -2,9 +2,9 @@
 //! docs/results, so that no figure in them is typed by hand. With `--check` it only says whether the pages are what they give.
 
 mod codec;
-mod disk;
 mod families;
 mod figure;
+mod from_disk;
 mod launches;
 mod readme;
 mod served;
@@ -250,7 +250,7 @@ fn page(results: &Path) -> Result<String> {
     families::parts(&mut text, &read(results, "parts-h200")?)?;
     load(&mut text, &read(results, "load-h200")?)?;
     if results.join("disk-2-cores.json").is_file() {
-        disk::section(&mut text, &read(results, "disk-2-cores")?)?;
+        from_disk::section(&mut text, &read(results, "disk-2-cores")?)?;
     }
     cpu(&mut text, &read(results, "steps-cpu")?)?;
     server(&mut text, &read(results, "server-2-cores")?)?;
