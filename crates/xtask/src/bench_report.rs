@@ -3,9 +3,9 @@
 
 mod codec;
 mod coding;
-mod disk;
 mod families;
 mod figure;
+mod from_disk;
 mod launches;
 mod readme;
 mod served;
@@ -251,7 +251,7 @@ fn page(results: &Path) -> Result<String> {
     families::parts(&mut text, &read(results, "parts-h200")?)?;
     load(&mut text, &read(results, "load-h200")?)?;
     if results.join("disk-2-cores.json").is_file() {
-        disk::section(&mut text, &read(results, "disk-2-cores")?)?;
+        from_disk::section(&mut text, &read(results, "disk-2-cores")?)?;
     }
     cpu(&mut text, &read(results, "steps-cpu")?)?;
     server(&mut text, &read(results, "server-2-cores")?)?;

@@ -2,18 +2,19 @@
 //! what plain sequential direct reads give on that disk in the same run, and what it takes of host memory.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use checkpoint::{Checkpoint, DIRECT_ALIGN};
 use device::Device;
 use meta::{ByteSize, DeviceId, Encoding, Moment, Shape};
-use placement::{AllocationText, Disk, Plan};
-use residency::{Cancel, LoadOptions, Manifest, Residency};
+use placement::{AllocationText, BlockPlan, Disk, Plan};
+use residency::{Cancel, LoadOptions, Manifest, Residency, Session, WeightSpec};
 use serde::Serialize;
 use testkit::{SafetensorsWriter, ScratchDir};
 
@@ -50,8 +51,10 @@ struct Report {
     model_bytes: u64,
     blocks: usize,
     link_bytes_per_s: f64,
-    /// Plain sequential direct reads of the whole file, before and after: by threads the bytes per second.
+    /// Plain sequential direct reads of what is read in a step, each after a step: by threads the bytes per second.
     sequential: Vec<Sequential>,
+    /// What the disk was measured with before, for the plan.
+    planned_bytes_per_s: f64,
     /// Of them the fastest.
     sequential_bytes_per_s: f64,
     /// Whether those were direct; some file systems refuse them.
@@ -71,6 +74,8 @@ struct Report {
     identical: bool,
     /// What the host's ledger counted while steps ran.
     ledger_bytes: u64,
+    /// What the device counted; a simulated one has it in the memory of this process.
+    device_bytes: u64,
     /// What this process had in memory after the steps: its own, and of files.
     private_bytes: Option<u64>,
     file_bytes: Option<u64>,
@@ -136,9 +141,10 @@ fn write_model(path: &Path, bytes: u64) -> Result<()> {
 
 fn measure(machine: &Machine, device: &Device, path: &Path, limit: u64) -> Result<Report> {
     let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
-    let (mut sequential, direct) = read_plainly(path)?;
-    let before = fastest(&sequential);
+    // What that took is not what streaming takes.
+    machine.registry().trim()?;
     let manifest = Manifest::by_names(&Checkpoint::open(path)?, "bench")?;
+    let before = Residency::disk_bytes_per_s(&manifest).context("the model's file is on no disk")?;
     let (model_bytes, blocks) = (manifest.bytes(), manifest.blocks().len());
     let plan = plan(machine, device, &manifest, (link, before), limit)?;
     let residency = Residency::new(machine.registry().clone());
@@ -146,17 +152,8 @@ fn measure(machine: &Machine, device: &Device, path: &Path, limit: u64) -> Resul
     let id = residency.load(manifest, plan.clone(), LoadOptions::default())?;
     let session = residency.open(id, &Cancel::default())?;
     let stream = session.lane()?.stream();
-    let mut steps = Vec::new();
-    // The first step finds nothing read ahead.
-    for _ in 0..=STEPS {
-        let start = Instant::now();
-        for block in 0..blocks {
-            drop(session.lease(block)?);
-        }
-        stream.synchronize()?;
-        steps.push(start.elapsed().as_secs_f64());
-    }
-    steps.remove(0);
+    let ranges = pieces(plan.blocks.iter().zip(&weights).filter(|(block, _)| block.from_disk), path)?;
+    let (steps, sequential) = measured_steps(&session, path, &ranges)?;
     let read =
         plan.blocks.iter().position(|block| block.from_disk).context("nothing is read from the disk")?;
     let lease = session.lease(read)?;
@@ -165,6 +162,7 @@ fn measure(machine: &Machine, device: &Device, path: &Path, limit: u64) -> Resul
     stream.read(&weight.operand().span(), &mut bytes)?;
     let identical = bytes == weights[read].bytes.as_ref();
     let ledger_bytes = machine.cpu().ledger().report().used;
+    let device_bytes = device.ledger().report().used;
     let memory = host::process_memory(std::process::id());
     let file = File::open(path)?;
     let cached_share = host::cached_share(&file, 0, file.metadata()?.len());
@@ -172,8 +170,7 @@ fn measure(machine: &Machine, device: &Device, path: &Path, limit: u64) -> Resul
     drop(lease);
     drop(session);
     residency.unload(id)?;
-    sequential.extend(read_plainly(path)?.0);
-    let sequential_bytes_per_s = fastest(&sequential);
+    let sequential_bytes_per_s = sequential.iter().map(|read| read.bytes_per_s).fold(0.0, f64::max);
     let mut sorted = steps.clone();
     sorted.sort_by(f64::total_cmp);
     let step_s = sorted[STEPS / 2];
@@ -191,7 +188,8 @@ fn measure(machine: &Machine, device: &Device, path: &Path, limit: u64) -> Resul
         link_bytes_per_s: link,
         sequential,
         sequential_bytes_per_s,
-        direct,
+        planned_bytes_per_s: before,
+        direct: host::open_direct(path).is_some(),
         disk_bytes: plan.disk_bytes(),
         buffer_bytes: plan.reading.map_or(0, |reading| reading.bytes()),
         steps_s: steps,
@@ -202,10 +200,33 @@ fn measure(machine: &Machine, device: &Device, path: &Path, limit: u64) -> Resul
         predicted_over_measured: plan.prediction.seconds_per_step / step_s,
         identical,
         ledger_bytes,
+        device_bytes,
         private_bytes: memory.map(|memory| memory.private_bytes),
         file_bytes: memory.map(|memory| memory.file_bytes),
         cached_share,
     })
+}
+
+/// Steps in which every block is leased, and a plain read of what was read from the disk after each of them.
+fn measured_steps(
+    session: &Session,
+    path: &Path,
+    ranges: &[Range<u64>],
+) -> Result<(Vec<f64>, Vec<Sequential>)> {
+    let stream = session.lane()?.stream();
+    let (mut steps, mut sequential) = (Vec::new(), Vec::new());
+    // The first step finds nothing read ahead, and warms what keeps files outside of this machine.
+    for turn in 0..=STEPS {
+        let start = Instant::now();
+        for block in 0..session.manifest().blocks().len() {
+            drop(session.lease(block)?);
+        }
+        stream.synchronize()?;
+        steps.push(start.elapsed().as_secs_f64());
+        sequential.push(read_plainly(path, ranges, READERS[turn % READERS.len()])?);
+    }
+    steps.remove(0);
+    Ok((steps, sequential))
 }
 
 /// Everything is streamed: what the host may have in memory, and the rest from the disk.
@@ -227,60 +248,51 @@ fn plan(
     Ok(placement::plan(&request)?)
 }
 
-fn fastest(all: &[Sequential]) -> f64 {
-    all.iter().map(|read| read.bytes_per_s).fold(0.0, f64::max)
+/// The places of blocks in the file, as whole pages and in pieces, from front to back.
+fn pieces<'a>(
+    blocks: impl Iterator<Item = (&'a BlockPlan, &'a WeightSpec)>,
+    path: &Path,
+) -> Result<Vec<Range<u64>>> {
+    let bytes = std::fs::metadata(path)?.len();
+    let mut all = Vec::new();
+    for (_, weight) in blocks {
+        let pages = weight.bytes.whole_pages().place();
+        let (start, end) = (pages.start as u64, (pages.end as u64).min(bytes));
+        let cuts = (start..end).step_by(PIECE);
+        all.extend(cuts.map(|start| start..end.min(start + PIECE as u64)));
+    }
+    Ok(all)
 }
 
-/// Reads the whole file from front to back, past the page cache if the file system can; whether it can.
-fn read_plainly(path: &Path) -> Result<(Vec<Sequential>, bool)> {
-    let bytes = std::fs::metadata(path)?.len();
-    let direct = host::open_direct(path).is_some();
-    let mut all = Vec::new();
-    for threads in READERS {
-        let (next, start) = (Mutex::new(0), Instant::now());
-        let read = std::thread::scope(|scope| {
-            let read = || read_pieces(path, bytes, &next);
-            let readers: Vec<_> = (0..threads).map(|_| scope.spawn(read)).collect();
-            readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).sum()
-        });
-        let read: Result<u64> = read;
-        let read = read.with_context(|| format!("reading {}", path.display()))?;
-        ensure!(read == bytes, "{} bytes of {bytes} were read", read);
-        all.push(Sequential { threads, bytes_per_s: read as f64 / start.elapsed().as_secs_f64() });
-    }
-    Ok((all, direct))
+/// Reads pieces of the file from front to back, past the page cache if the file system can.
+fn read_plainly(path: &Path, pieces: &[Range<u64>], threads: usize) -> Result<Sequential> {
+    let (next, start) = (Mutex::new(pieces.iter()), Instant::now());
+    let read: Result<u64> = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads).map(|_| scope.spawn(|| read_pieces(path, &next))).collect();
+        readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).sum()
+    });
+    let read = read.with_context(|| format!("reading {}", path.display()))?;
+    Ok(Sequential { threads, bytes_per_s: read as f64 / start.elapsed().as_secs_f64() })
 }
 
 /// Reads the next piece again and again; how many bytes that were.
-fn read_pieces(path: &Path, bytes: u64, next: &Mutex<u64>) -> Result<u64> {
-    use std::io::Seek;
+fn read_pieces(path: &Path, next: &Mutex<std::slice::Iter<'_, Range<u64>>>) -> Result<u64> {
     let mut file = host::open_direct(path).map_or_else(|| File::open(path), Ok)?;
     let mut room = vec![0; PIECE + DIRECT_ALIGN];
     let begin = room.as_ptr().addr().next_multiple_of(DIRECT_ALIGN) - room.as_ptr().addr();
     let mut read = 0;
     loop {
-        let place = {
-            let mut next = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let here = *next;
-            *next += PIECE as u64;
-            here
-        };
-        if place >= bytes {
-            return Ok(read);
+        let piece = next.lock().unwrap_or_else(PoisonError::into_inner).next().cloned();
+        let Some(piece) = piece else { return Ok(read) };
+        file.seek(SeekFrom::Start(piece.start))?;
+        let (mut here, bytes) = (0, (piece.end - piece.start) as usize);
+        while here < bytes {
+            let end = begin + bytes.next_multiple_of(DIRECT_ALIGN);
+            let count = file.read(&mut room[begin + here..end])?;
+            ensure!(count > 0, "the file ends at {}", piece.start + here as u64);
+            here += count;
         }
-        file.seek(std::io::SeekFrom::Start(place))?;
-        let mut here = 0;
-        while here < PIECE {
-            match file.read(&mut room[begin + here..begin + PIECE])? {
-                0 => break,
-                count => here += count,
-            }
-            // The end of the file is no whole page.
-            if !here.is_multiple_of(DIRECT_ALIGN) {
-                break;
-            }
-        }
-        read += here as u64;
+        read += bytes as u64;
     }
 }
 
@@ -306,6 +318,7 @@ impl Report {
             ("disk over sequential reads", format!("{:.3}", self.over_sequential)),
             ("same bits", if self.identical { "yes" } else { "NO" }.to_owned()),
             ("host memory by the ledger", ByteSize(self.ledger_bytes).to_string()),
+            ("memory of the device", ByteSize(self.device_bytes).to_string()),
             ("memory of the process", process),
             ("of the file in the page cache", cached),
         ] {
