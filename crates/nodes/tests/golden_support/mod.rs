@@ -124,6 +124,32 @@ impl Bench {
         self.folder.join("input").join(name)
     }
 
+    /// Where model files are looked for.
+    pub(crate) fn models(&self) -> PathBuf {
+        self.folder.join("models")
+    }
+
+    /// Where files are saved.
+    pub(crate) fn output(&self, name: &str) -> PathBuf {
+        self.folder.join("output").join(name)
+    }
+
+    /// Runs output nodes of a workflow's own; `made` is a node that gives something.
+    pub(crate) fn run_outputs(&self, workflow: &Literal, made: &str, outputs: &[&str]) {
+        let mut request = self.job(workflow, &[("made", made)]).request;
+        request.outputs = outputs.iter().map(|node| (*node).into()).collect();
+        let report = self.executor().run(request);
+        assert!(matches!(report.end, RunEnd::Succeeded), "{:?}", report.end);
+    }
+
+    /// Runs a workflow that is to fail; why it does.
+    pub(crate) fn failure(&self, workflow: &Literal, node: &str) -> String {
+        match self.executor().run(self.job(workflow, &[("made", node)]).request).end {
+            RunEnd::Failed(failure) => failure.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) fn executor(&self) -> Executor {
         Executor::new(Arc::clone(&self.catalogue), CacheMode::Classic)
     }
@@ -273,6 +299,7 @@ impl NodeClass for Tell {
             .input(Input::boolean("beside", false))
             .input(Input::int("tokens", 6, 1, 1000).optional())
             .input(Input::int("width", 4096, 1, 10_000).optional())
+            .input(Input::int("pooled", 768, 1, 10_000).optional())
             .output("CONDITIONING")
     }
 
@@ -284,7 +311,8 @@ impl NodeClass for Tell {
         };
         let tokens = call.size("tokens").unwrap_or(6);
         let width = call.size("width").unwrap_or(4096);
-        let mut entry = Entry::text(random(&[1, tokens, width], seed), Some(random(&[1, 768], seed + 1)));
+        let pooled = call.size("pooled").unwrap_or(768);
+        let mut entry = Entry::text(random(&[1, tokens, width], seed), Some(random(&[1, pooled], seed + 1)));
         if call.boolean("beside")? {
             let latent = random(&[1, 16, 8, 8], seed + 2);
             entry.cond.concat_latent = Some(Arc::new(Latent::new(latent.shape, latent.values).unwrap()));
