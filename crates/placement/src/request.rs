@@ -38,6 +38,8 @@ pub struct PlanRequest {
     /// The disk, for what host memory has no room for. Without it, everything that leaves the compute device must have
     /// room elsewhere.
     pub disk: Option<Disk>,
+    /// What a step takes outside of the blocks.
+    pub outside: Outside,
 }
 
 /// The disk that a model's file is on.
@@ -50,8 +52,6 @@ pub struct Disk {
     /// For each block whether it can be read at every step: it lies in the file as it is used. Blocks at the end may be
     /// missing, and cannot.
     pub readable: Vec<bool>,
-    /// What a step takes outside of the blocks.
-    pub outside: Outside,
 }
 
 /// Seconds of a step outside of the model's blocks, as far as they are known: 0 if they are not.
