@@ -574,6 +574,56 @@ fn converters_name(name: &str) -> String {
     words.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
 }
 
+/// Writes a control network as what its tensors are more than those of the model that it controls.
+fn write_difference(bench: &Bench, network: &Manifest, model: &Manifest, name: &str) {
+    const NETWORK: &str = "control_model.";
+    let mut writer =
+        SafetensorsWriter::new().values("difference", DType::F32, Shape::from([1]), &[1.0]).unwrap();
+    let mut shared = 0;
+    for tensor in &network.tensors {
+        let mut values = tensor.values().unwrap();
+        let of_model = tensor.name.strip_prefix(NETWORK).and_then(|name| model.tensor(name).ok());
+        if let Some(of_model) = of_model.filter(|of_model| of_model.shape == tensor.shape) {
+            values.iter_mut().zip(of_model.values().unwrap()).for_each(|(value, base)| *value -= base);
+            shared += 1;
+        }
+        writer = writer.values(tensor.name.clone(), DType::F32, tensor.shape, &values).unwrap();
+    }
+    assert!(shared > 100, "{shared}");
+    writer.write(bench.models().join("controlnet").join(name)).unwrap();
+}
+
+#[test]
+fn a_control_network_that_is_a_difference_is_added_to_its_model() {
+    let bench = Bench::with(&["sd15_micro", "sd15_micro_controlnet"], host(), DeviceId::CPU);
+    let [model, network] =
+        ["sd15_micro", "sd15_micro_controlnet"].map(|name| Manifest::bundled(name).unwrap());
+    write_difference(&bench, &network, &model, "difference.safetensors");
+    let controlled = |loader: Value| {
+        with(
+            told(),
+            json!({
+                "1": unet_loader("sd15_micro.safetensors"),
+                "5": sampler(json!(["1", 0]), "8", "3", 1.0),
+                "6": loader,
+                "7": node("LoadImage", json!({ "image": "image.png" })),
+                "8": node("ControlNetApply", json!({ "conditioning": ["2", 0], "control_net": ["6", 0],
+                    "image": ["7", 0], "strength": 1.0 })),
+                "9": sampler(json!(["1", 0]), "2", "3", 1.0),
+            }),
+        )
+    };
+    let plain = |file: &str| node("ControlNetLoader", json!({ "control_net_name": file }));
+    let whole = controlled(plain("sd15_micro_controlnet.safetensors"));
+    let wanted = latent(&bench, &whole, "5");
+    assert!(distance(&latent(&bench, &whole, "9"), &wanted) > 1e-2, "the network does something");
+    let difference = json!({ "model": ["1", 0], "control_net_name": "difference.safetensors" });
+    for loader in [node("DiffControlNetLoader", difference), plain("difference.safetensors")] {
+        let got = latent(&bench, &controlled(loader), "5");
+        assert!(distance(&got, &wanted) < 1e-4, "{}", distance(&got, &wanted));
+    }
+}
+
 #[test]
 fn an_embedding_of_another_width_says_what_fits() {
     let bench = Bench::with(&[], host(), DeviceId::CPU);
