@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the example workflows: the same graphs for the API (api/) and for the editor (editor/).
+"""Writes the example workflows: the same graphs for the API (api/) and for the editor (editor/), and for families of models
+that people download, for the editor alone (families/).
 
     gantry serve --cpu --sim-device 8gb@12gbps --sim-device 8gb@12gbps &
     curl -s http://127.0.0.1:8188/object_info > object_info.json
@@ -316,6 +317,62 @@ EXAMPLES = {"text-to-image": text_to_image, "virtual-vram": virtual_vram, "alloc
             "encoders-elsewhere": encoders_elsewhere, "masks-and-composite": masks}
 
 
+def files_for(name, folders):
+    return (f"Run `gantry pull {name}` to have the files that the loaders name, or choose your own:\n\n"
+            + "\n".join(f"models/{folder}: {file}" for folder, file in folders))
+
+
+SCENE = "a lighthouse on a cliff above a rough sea at dawn, photograph"
+FLAWS = "blurry, low quality, watermark"
+
+
+def guided(g, clip, flaws=FLAWS):
+    positive = g.add("Prompt", 1, "CLIPTextEncode", clip=clip, text=SCENE)
+    return positive, g.add("Prompt", 1, "CLIPTextEncode", "What to avoid", clip=clip, text=flaws)
+
+
+def draw(g, model, prompt, latent, steps, cfg, sampler, scheduler):
+    return g.add("Drawing", 2, "KSampler", model=model, positive=prompt[0], negative=prompt[1], latent_image=latent, seed=0,
+                 steps=steps, cfg=cfg, sampler_name=sampler, scheduler=scheduler, denoise=1.0)
+
+
+def whole(name, file, side, steps, cfg, sampler, scheduler):
+    g = Graph(files_for(name, [("checkpoints", file)]))
+    m = g.add("Models", 0, "CheckpointLoaderSimple", "Checkpoint", ckpt_name=file)
+    p = guided(g, (m[0], 1))
+    latent = g.add("Prompt", 1, "EmptyLatentImage", "Size and number", width=side, height=side, batch_size=1)
+    save(g, draw(g, m, p, latent, steps, cfg, sampler, scheduler), (m[0], 2), name)
+    return g
+
+
+def in_parts(name, files, kind, side, shift):
+    g = Graph(files_for(name, zip(["diffusion_models", "text_encoders", "vae"], files)))
+    m = g.add("Models", 0, "UNETLoader", "Diffusion model", unet_name=files[0], weight_dtype="default")
+    c = g.add("Models", 0, "CLIPLoader", "Text encoder", clip_name=files[1], type=kind, device="default")
+    v = g.add("Models", 0, "VAELoader", "Autoencoder", vae_name=files[2])
+    m = g.add("Models", 0, "ModelSamplingAuraFlow", "Shift of the noise levels", model=m, shift=shift)
+    return g, m, c, v, g.add("Prompt", 1, "EmptySD3LatentImage", width=side, height=side, batch_size=1)
+
+
+def qwen_image():
+    files = ["qwen_image_fp8_e4m3fn.safetensors", "qwen_2.5_vl_7b_fp8_scaled.safetensors", "qwen_image_vae.safetensors"]
+    g, m, c, v, latent = in_parts("qwen-image", files, "qwen_image", 1328, 3.1)
+    save(g, draw(g, m, guided(g, c, ""), latent, 20, 2.5, "euler", "simple"), v, "qwen-image")
+    return g
+
+
+def z_image():
+    files = ["z_image_turbo_bf16.safetensors", "qwen_3_4b.safetensors", "ae.safetensors"]
+    g, m, c, v, latent = in_parts("z-image-turbo", files, "lumina2", 1024, 3.0)
+    save(g, draw(g, m, prompts(g, c, SCENE), latent, 8, 1.0, "res_multistep", "simple"), v, "z-image")
+    return g
+
+
+FAMILIES = {"sd15": lambda: whole("sd15", "v1-5-pruned-emaonly-fp16.safetensors", 512, 20, 7.0, "dpmpp_2m", "karras"),
+            "sdxl": lambda: whole("sdxl", "sd_xl_base_1.0.safetensors", 1024, 25, 7.0, "dpmpp_2m", "karras"),
+            "qwen-image": qwen_image, "z-image": z_image}
+
+
 def compact(workflow):
     """JSON with one node, link and group a line."""
     parts = []
@@ -336,3 +393,5 @@ if __name__ == "__main__":
         graph = make()
         (HERE / "api" / f"{name}.json").write_text(compact(graph.api()))
         (HERE / "editor" / f"{name}.json").write_text(compact(graph.editor(name, INFO)))
+    for name, make in FAMILIES.items():
+        (HERE / "families" / f"{name}.json").write_text(compact(make().editor("families/" + name, INFO)))

@@ -28,13 +28,15 @@ pub(crate) struct Claims<'a> {
     names: FileNames,
     /// The model that has what this file does not, for a file that is a change of one.
     base: Option<&'a Claims<'a>>,
+    /// Whether what both have is taken of that model.
+    base_first: bool,
 }
 
 impl<'a> Claims<'a> {
     /// The tensors of `part`, which is read as `family`.
     pub(crate) fn new(checkpoint: &'a Checkpoint, prefix: &'a str, family: &'static str) -> Claims<'a> {
         let names: FileNames = |name| vec![name.to_owned()];
-        Claims { checkpoint, prefix, family, stored: None, names, base: None }
+        Claims { checkpoint, prefix, family, stored: None, names, base: None, base_first: false }
     }
 
     /// What the file has one step above, where the prefix ends so.
@@ -57,6 +59,11 @@ impl<'a> Claims<'a> {
         Claims { base: Some(base), ..self }
     }
 
+    /// The same with a model's tensors in the place of those that it has, too.
+    pub(crate) fn under(self, base: &'a Claims<'a>) -> Claims<'a> {
+        Claims { base_first: true, ..self.over(base) }
+    }
+
     /// What the file calls a tensor, or the pieces of one.
     fn file_names(&self, name: &str) -> Vec<String> {
         match self.stored {
@@ -72,7 +79,17 @@ impl<'a> Claims<'a> {
 
     /// A tensor that may be there; of one in pieces the first.
     pub(crate) fn find(&self, name: &str) -> Option<&'a Entry> {
-        self.own(name).or_else(|| self.base?.find(name))
+        match self.of_base(name) {
+            Some(base) => base.find(name),
+            None => self.own(name),
+        }
+    }
+
+    /// The model that a tensor is taken of, if it is not this file's own.
+    fn of_base(&self, name: &str) -> Option<&'a Claims<'a>> {
+        let base = self.base?;
+        let is_own = if self.base_first { base.find(name).is_none() } else { self.own(name).is_some() };
+        (!is_own).then_some(base)
     }
 
     /// A tensor of this file that may be there.
@@ -130,9 +147,9 @@ impl<'a> Claims<'a> {
 
     /// A weight of this shape.
     pub(crate) fn weight(&self, name: &str, shape: &[usize]) -> Result<WeightSpec> {
-        match self.base {
-            Some(base) if self.own(name).is_none() => base.weight(name, shape),
-            _ => self.weight_of(name.to_owned(), self.entry(name)?, shape),
+        match self.of_base(name) {
+            Some(base) => base.weight(name, shape),
+            None => self.weight_of(name.to_owned(), self.entry(name)?, shape),
         }
     }
 

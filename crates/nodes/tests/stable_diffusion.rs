@@ -13,9 +13,9 @@ use device_cpu::CpuBackend;
 use golden_support::{Bench, host};
 use graph::Literal;
 use meta::{DType, DeviceId, Shape};
-use nodes::value::{Conditioning, Image, Sigmas};
+use nodes::value::{Conditioning, Image, LatentImage, Sigmas};
 use serde_json::{Value, json};
-use testkit::{GgufWriter, Manifest, SafetensorsWriter};
+use testkit::{GgufValue, GgufWriter, Manifest, SafetensorsWriter};
 
 const DIFFUSION: &str = "model.diffusion_model.";
 const AUTOENCODER: &str = "first_stage_model.";
@@ -86,12 +86,13 @@ fn write_times(from: &Path, factor: f32, to: &Path) {
     writer.write(to).unwrap();
 }
 
-/// The small CLIP of the demo.
+/// The small CLIP of the demo, and one of twice its values.
 fn write_encoders(bench: &Bench) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo/demo-clip-l.safetensors");
     let folder = bench.models().join("text_encoders");
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::copy(&demo, folder.join("one.safetensors")).unwrap();
+    write_times(&demo, 1.0, &folder.join("one.safetensors"));
+    write_times(&demo, 2.0, &folder.join("two.safetensors"));
 }
 
 /// Checks that a saved file has every tensor of another one, each times what belongs to its name.
@@ -118,6 +119,11 @@ fn check_factors(saved: &Path, original: &Path, prefix: &str, factor: impl Fn(&s
     }
 }
 
+fn latent(bench: &Bench, nodes: &Value, node: &str) -> Vec<f32> {
+    let got = bench.run(&workflow(nodes.clone()), &[("latent", node)]);
+    got.object::<LatentImage>("latent").samples.values().to_vec()
+}
+
 fn picture(bench: &Bench, nodes: &Value, node: &str) -> Vec<f32> {
     let got = bench.run(&workflow(nodes.clone()), &[("picture", node)]);
     got.object::<Image>("picture").values.to_vec()
@@ -126,6 +132,13 @@ fn picture(bench: &Bench, nodes: &Value, node: &str) -> Vec<f32> {
 fn text(bench: &Bench, nodes: &Value, node: &str) -> Vec<f32> {
     let got = bench.run(&workflow(nodes.clone()), &[("text", node)]);
     got.object::<Conditioning>("text").entries[0].cond.text.values.clone()
+}
+
+/// The largest difference over the largest value.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let largest = b.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+    a.iter().zip(b).fold(0.0f32, |most, (a, b)| most.max((a - b).abs())) / largest
 }
 
 /// A sampler's usual inputs.
@@ -211,6 +224,56 @@ fn what_is_saved_draws_the_same_picture() {
 }
 
 #[test]
+fn merged_and_scaled_encoders_are_the_formulas() {
+    let bench = Bench::with(&[], accelerated(), DeviceId::CPU);
+    write_encoders(&bench);
+    let loaders = json!({
+        "1": node("CLIPLoader", json!({ "clip_name": "one.safetensors", "type": "stable_diffusion" })),
+        "2": node("CLIPLoader", json!({ "clip_name": "two.safetensors", "type": "stable_diffusion" })),
+    });
+    let two = |more: Value| with(json!({ "clip1": ["1", 0], "clip2": ["2", 0] }), more);
+    let attention = json!({ "clip": ["1", 0], "q": 1.5, "k": 0.5, "v": 2.0, "out": 0.25 });
+    let scaled = |name: &str| match name {
+        name if name.contains("self_attn.q_proj") => 1.5,
+        name if name.contains("self_attn.k_proj") => 0.5,
+        name if name.contains("self_attn.v_proj") => 2.0,
+        name if name.contains("self_attn.out_proj") => 0.25,
+        _ => 1.0,
+    };
+    type Factor<'a> = &'a dyn Fn(&str) -> f32;
+    let cases: [(&str, Value, Factor<'_>); 4] = [
+        ("CLIPMergeSimple", two(json!({ "ratio": 0.25 })), &|_| 0.25 + 0.75 * 2.0),
+        ("CLIPMergeAdd", two(json!({})), &|_| 1.0 + 2.0),
+        ("CLIPMergeSubtract", two(json!({ "multiplier": 0.5 })), &|_| 0.5 * (1.0 - 2.0)),
+        ("CLIPAttentionMultiply", attention, &scaled),
+    ];
+    for (class, inputs, factor) in cases {
+        let prefix = format!("clip/{class}");
+        let nodes = with(
+            loaders.clone(),
+            json!({
+                "3": node(class, inputs),
+                "4": node("CLIPTextEncode", json!({ "text": "a red fox", "clip": ["3", 0] })),
+                "5": node("CLIPSave", json!({ "clip": ["3", 0], "filename_prefix": prefix })),
+            }),
+        );
+        let encoded = text(&bench, &nodes, "4");
+        bench.run_outputs(&workflow(nodes), "4", &["5"]);
+        let file = format!("{class}_clip_l_00001_.safetensors");
+        let original = bench.models().join("text_encoders/one.safetensors");
+        check_factors(&bench.output(&format!("clip/{file}")), &original, "", factor);
+        let saved = json!({
+            "3": node("CLIPLoader", json!({ "clip_name": file, "type": "stable_diffusion" })),
+            "4": node("CLIPTextEncode", json!({ "text": "a red fox", "clip": ["3", 0] })),
+        });
+        let again = text(&bench, &saved, "4");
+        assert!(distance(&again, &encoded) < 1e-2, "{class}: {}", distance(&again, &encoded));
+        let plain = text(&bench, &with(saved, json!({ "3": loaders["1"] })), "4");
+        assert!(distance(&plain, &encoded) > 2e-2, "{class} changes nothing");
+    }
+}
+
+#[test]
 fn a_merged_sdxl_has_a_share_for_each_part() {
     let bench = Bench::with(&[], host(), DeviceId::CPU);
     write(unet_of(narrow_checkpoint("sdxl_tiny")), &bench, "diffusion_models/one.safetensors");
@@ -276,8 +339,50 @@ fn attention_over_frames_is_scaled_apart() {
     });
 }
 
+/// What a narrow SD1.5 is told, and what it starts from.
+fn told() -> Value {
+    json!({
+        "2": node("Tell", json!({ "beside": false, "seed": 1, "tokens": 77, "width": 768 })),
+        "3": node("Tell", json!({ "beside": false, "seed": 9, "tokens": 77, "width": 768 })),
+        "4": node("EmptyLatentImage", json!({ "width": 64, "height": 64, "batch_size": 1 })),
+    })
+}
+
 fn unet_loader(file: &str) -> Value {
     node("UNETLoader", json!({ "unet_name": file, "weight_dtype": "default" }))
+}
+
+#[test]
+fn a_conditioning_counts_as_much_as_its_strength() {
+    let bench = Bench::with(&[], host(), DeviceId::CPU);
+    write(unet_of(narrow_checkpoint("sd15_tiny")), &bench, "diffusion_models/sd15.safetensors");
+    let one_step = |positive: &str| {
+        let mut sampler = sampler(json!(["1", 0]), positive, "3", 1.0);
+        sampler["inputs"]["steps"] = json!(1);
+        sampler
+    };
+    let nodes = |strength: f64| {
+        with(
+            told(),
+            json!({
+                "1": unet_loader("sd15.safetensors"),
+                "7": node("ConditioningSetAreaStrength", json!({ "conditioning": ["3", 0], "strength": strength })),
+                "8": node("ConditioningCombine", json!({ "conditioning_1": ["2", 0], "conditioning_2": ["7", 0] })),
+                "9": one_step("8"),
+                "10": one_step("2"),
+                "11": one_step("3"),
+            }),
+        )
+    };
+    let (first, second) = (latent(&bench, &nodes(1.0), "10"), latent(&bench, &nodes(1.0), "11"));
+    assert!(distance(&first, &second) > 1e-3);
+    // What is predicted is linear in the entries, and so is one step of Euler's in what is predicted.
+    for strength in [0.0, 0.25, 3.0] {
+        let share = strength as f32 / (1.0 + strength as f32);
+        let mean: Vec<f32> = first.iter().zip(&second).map(|(a, b)| a * (1.0 - share) + b * share).collect();
+        let got = latent(&bench, &nodes(strength), "9");
+        assert!(distance(&got, &mean) < 1e-5, "{strength}: {}", distance(&got, &mean));
+    }
 }
 
 /// The noise levels of Stable Diffusion, from its betas.
@@ -323,6 +428,96 @@ fn levels_are_flipped_split_and_set() {
         assert!((f64::from(*level) / wanted - 1.0).abs() < 1e-4, "{levels:?}, {wanted}");
     }
     assert_eq!(levels[3], 0.0);
+}
+
+#[test]
+fn no_noise_is_the_latent_as_it_is() {
+    let bench = Bench::with(&[], host(), DeviceId::CPU);
+    write(unet_of(narrow_checkpoint("sd15_tiny")), &bench, "diffusion_models/sd15.safetensors");
+    let custom = |noise: &str| {
+        node(
+            "SamplerCustomAdvanced",
+            json!({ "noise": [noise, 0], "guider": ["6", 0], "sampler": ["7", 0], "sigmas": ["8", 0],
+                "latent_image": ["4", 0] }),
+        )
+    };
+    let nodes = with(
+        told(),
+        json!({
+            "1": unet_loader("sd15.safetensors"),
+            "5": node("DisableNoise", json!({})),
+            "6": node("BasicGuider", json!({ "model": ["1", 0], "conditioning": ["2", 0] })),
+            "7": node("KSamplerSelect", json!({ "sampler_name": "euler" })),
+            "8": node("BasicScheduler", json!({ "model": ["1", 0], "scheduler": "normal", "steps": 2, "denoise": 1.0 })),
+            "9": custom("5"),
+            "10": node("KSamplerAdvanced", json!({ "model": ["1", 0], "add_noise": "disable", "noise_seed": 7,
+                "steps": 2, "cfg": 1.0, "sampler_name": "euler", "scheduler": "normal", "positive": ["2", 0],
+                "negative": ["3", 0], "latent_image": ["4", 0], "start_at_step": 0, "end_at_step": 10000,
+                "return_with_leftover_noise": "disable" })),
+            "11": node("RandomNoise", json!({ "noise_seed": 7 })),
+            "12": custom("11"),
+        }),
+    );
+    let silent = latent(&bench, &nodes, "9");
+    assert!(silent == latent(&bench, &nodes, "10"));
+    assert!(distance(&silent, &latent(&bench, &nodes, "12")) > 0.1);
+    assert!(silent.iter().any(|value| *value != 0.0), "the model says something even of nothing");
+}
+
+/// Writes a model as converters of diffusion models write it: matrices that do not fill blocks are reshaped.
+fn write_gguf(model: &Manifest, architecture: &str, path: &Path) {
+    const BLOCK: usize = 256;
+    let mut writer = GgufWriter::new().value("general.architecture", architecture);
+    let mut tensors = Vec::new();
+    for tensor in &model.tensors {
+        let (dims, count) = (tensor.shape.dims(), tensor.shape.count());
+        let is_reshaped =
+            dims.len() > 1 && !dims[dims.len() - 1].is_multiple_of(BLOCK) && count.is_multiple_of(BLOCK);
+        if is_reshaped {
+            let dims = dims.iter().map(|size| GgufValue::I32(*size as i32)).collect();
+            let key = format!("comfy.gguf.orig_shape.{}", tensor.name);
+            writer = writer.value(key, GgufValue::Array(dims));
+        }
+        let shape = if is_reshaped { Shape::from([count / BLOCK, BLOCK]) } else { tensor.shape };
+        tensors.push((&tensor.name, shape, tensor.bytes()));
+    }
+    for (name, shape, bytes) in tensors {
+        writer = writer.tensor(name, DType::F16, shape, bytes);
+    }
+    writer.write(path).unwrap();
+}
+
+#[test]
+fn gguf_files_of_stable_diffusion_are_the_same_models() {
+    let bench = Bench::with(&[], host(), DeviceId::CPU);
+    let gguf = |file: &str| node("UnetLoaderGGUF", json!({ "unet_name": file }));
+    for (manifest, architecture, width, pooled) in
+        [("sd15_tiny", "sd1", 768, 768), ("sdxl_tiny", "sdxl", 2048, 1280)]
+    {
+        let model = unet_of(narrow_checkpoint(manifest));
+        write(model.clone(), &bench, &format!("diffusion_models/{architecture}.safetensors"));
+        write_gguf(
+            &model,
+            architecture,
+            &bench.models().join(format!("diffusion_models/{architecture}.gguf")),
+        );
+        let nodes = |loader: Value| {
+            let tell = |seed: u32| {
+                node(
+                    "Tell",
+                    json!({ "beside": false, "seed": seed, "tokens": 77, "width": width, "pooled": pooled }),
+                )
+            };
+            let more = json!({ "1": loader, "2": tell(1), "3": tell(9), "5": sampler(json!(["1", 0]), "2", "3", 3.0) });
+            with(told(), more)
+        };
+        let plain = latent(&bench, &nodes(unet_loader(&format!("{architecture}.safetensors"))), "5");
+        assert!(plain.iter().all(|value| value.is_finite()));
+        assert!(
+            latent(&bench, &nodes(gguf(&format!("{architecture}.gguf"))), "5") == plain,
+            "{architecture}"
+        );
+    }
 }
 
 #[test]
@@ -377,6 +572,56 @@ fn converters_name(name: &str) -> String {
         ("post_attention_layernorm", "ffn_norm"),
     ];
     words.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
+}
+
+/// Writes a control network as what its tensors are more than those of the model that it controls.
+fn write_difference(bench: &Bench, network: &Manifest, model: &Manifest, name: &str) {
+    const NETWORK: &str = "control_model.";
+    let mut writer =
+        SafetensorsWriter::new().values("difference", DType::F32, Shape::from([1]), &[1.0]).unwrap();
+    let mut shared = 0;
+    for tensor in &network.tensors {
+        let mut values = tensor.values().unwrap();
+        let of_model = tensor.name.strip_prefix(NETWORK).and_then(|name| model.tensor(name).ok());
+        if let Some(of_model) = of_model.filter(|of_model| of_model.shape == tensor.shape) {
+            values.iter_mut().zip(of_model.values().unwrap()).for_each(|(value, base)| *value -= base);
+            shared += 1;
+        }
+        writer = writer.values(tensor.name.clone(), DType::F32, tensor.shape, &values).unwrap();
+    }
+    assert!(shared > 100, "{shared}");
+    writer.write(bench.models().join("controlnet").join(name)).unwrap();
+}
+
+#[test]
+fn a_control_network_that_is_a_difference_is_added_to_its_model() {
+    let bench = Bench::with(&["sd15_micro", "sd15_micro_controlnet"], host(), DeviceId::CPU);
+    let [model, network] =
+        ["sd15_micro", "sd15_micro_controlnet"].map(|name| Manifest::bundled(name).unwrap());
+    write_difference(&bench, &network, &model, "difference.safetensors");
+    let controlled = |loader: Value| {
+        with(
+            told(),
+            json!({
+                "1": unet_loader("sd15_micro.safetensors"),
+                "5": sampler(json!(["1", 0]), "8", "3", 1.0),
+                "6": loader,
+                "7": node("LoadImage", json!({ "image": "image.png" })),
+                "8": node("ControlNetApply", json!({ "conditioning": ["2", 0], "control_net": ["6", 0],
+                    "image": ["7", 0], "strength": 1.0 })),
+                "9": sampler(json!(["1", 0]), "2", "3", 1.0),
+            }),
+        )
+    };
+    let plain = |file: &str| node("ControlNetLoader", json!({ "control_net_name": file }));
+    let whole = controlled(plain("sd15_micro_controlnet.safetensors"));
+    let wanted = latent(&bench, &whole, "5");
+    assert!(distance(&latent(&bench, &whole, "9"), &wanted) > 1e-2, "the network does something");
+    let difference = json!({ "model": ["1", 0], "control_net_name": "difference.safetensors" });
+    for loader in [node("DiffControlNetLoader", difference), plain("difference.safetensors")] {
+        let got = latent(&bench, &controlled(loader), "5");
+        assert!(distance(&got, &wanted) < 1e-4, "{}", distance(&got, &wanted));
+    }
 }
 
 #[test]

@@ -65,12 +65,33 @@ impl PatchFile {
     /// Groups the tensors of an opened file. Tensors whose names mean nothing here are listed, not refused; a group
     /// that lacks a part is an error.
     pub fn read(checkpoint: &Checkpoint) -> Result<PatchFile> {
+        PatchFile::grouped(checkpoint, suffix::split)
+    }
+
+    /// What a file adds to the weights and biases of a model: its tensors under a prefix, as far as the model has one of
+    /// that name.
+    ///
+    /// # Errors
+    /// One of them is no float.
+    pub fn of_differences(
+        checkpoint: &Checkpoint,
+        prefix: &str,
+        is_of_model: impl Fn(&str) -> bool,
+    ) -> Result<PatchFile> {
+        PatchFile::grouped(checkpoint, |name| {
+            let name = name.strip_prefix(prefix).filter(|name| is_of_model(name))?;
+            suffix::split_difference(name)
+        })
+    }
+
+    /// The tensors of a file by what their names say.
+    fn grouped(checkpoint: &Checkpoint, split: impl Fn(&str) -> Option<Split<'_>>) -> Result<PatchFile> {
         let name = checkpoint.path().display().to_string();
         let mut groups: Vec<Group<'_>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
         let mut unrecognised = Vec::new();
         for entry in checkpoint.entries() {
-            let Some(Split { key, part, naming }) = suffix::split(entry.name()) else {
+            let Some(Split { key, part, naming }) = split(entry.name()) else {
                 unrecognised.push(entry.name().to_owned());
                 continue;
             };

@@ -123,6 +123,15 @@ const SUFFIXES: &[(&str, Part, Naming)] = &[
     (".up", Part::Up, Naming::Native),
 ];
 
+/// What a tensor is that is added to the model's one of the same name.
+pub(crate) fn split_difference(name: &str) -> Option<Split<'_>> {
+    let split = |ending, part| {
+        let key = name.strip_suffix(ending)?;
+        Some(Split { key, part, naming: Naming::Native })
+    };
+    split(".weight", Part::Diff).or_else(|| split(".bias", Part::DiffBias))
+}
+
 /// Takes a name apart; `None` if its ending is not a patch's.
 pub(crate) fn split(name: &str) -> Option<Split<'_>> {
     SUFFIXES.iter().find_map(|(suffix, part, naming)| {

@@ -19,7 +19,7 @@ use crate::changed_files::trusted;
 use crate::planning::{Demand, Planned};
 use crate::stats::{ModelStats, PredictedSteps, StepKind};
 use crate::turns::devices_of;
-use crate::weight_patches::{WeightPatch, patch_set};
+use crate::weight_patches::{WeightPatch, patch_set, signatures};
 use crate::{Error, Result, Runtime, Source, Work};
 
 /// The most names of tensors that a line of the log has.
@@ -286,7 +286,7 @@ impl Runtime {
         let slot = self.slot(&LoadKey::of(source));
         let mut loaded = lock(&slot);
         self.forget_damaged(&mut loaded, source);
-        let patches: Vec<u64> = wanted.loras.iter().map(WeightPatch::signature).collect();
+        let patches = signatures(source, wanted.loras);
         let known = loaded.take().filter(|known| self.residency.contains(known.id));
         let changed = known.as_ref().is_none_or(|known| known.patches != patches);
         let set = if changed { Some(patch_set(source, wanted.beside, wanted.loras)?) } else { None };

@@ -163,6 +163,16 @@ impl WeightPatch {
     }
 }
 
+/// What stands for all that is patched into a network: what it brings itself, then what was added to it. One that was only
+/// registered has nothing in it yet.
+pub(crate) fn signatures(source: &Source, patches: &[WeightPatch]) -> Vec<u64> {
+    let own = match &*source.network {
+        Network::Control(control) => control.patches().map(PatchFile::signature),
+        _ => None,
+    };
+    own.into_iter().chain(patches.iter().map(WeightPatch::signature)).collect()
+}
+
 /// What patches do to a network that stands alone or among others.
 pub fn patch_set(source: &Source, beside: &[Arc<Source>], patches: &[WeightPatch]) -> Result<PatchSet> {
     let mut set = PatchSet::new();

@@ -161,7 +161,8 @@ class! {
         .input(Input::socket("negative", "CONDITIONING"))
         .input(Input::float("cfg_conds", 8.0, 0.0, 100.0, 0.1).with("round", 0.01))
         .input(Input::float("cfg_cond2_negative", 8.0, 0.0, 100.0, 0.1).with("round", 0.01))
-        .input(Input::choice("style", ["regular", "nested"]))
+        // Prompts that were saved before it came have no style.
+        .input(Input::choice("style", ["regular", "nested"]).optional())
         .output("GUIDER")
         .module(MODULE);
     |runtime, call| {
@@ -171,7 +172,7 @@ class! {
             negative: call.object("negative")?,
             cfg_conds: call.float("cfg_conds")?,
             cfg_negative: call.float("cfg_cond2_negative")?,
-            nested: call.text("style")? == "nested",
+            nested: call.inputs.first("style").is_some() && call.text("style")? == "nested",
         };
         Ok(Outcome::object(Guider { model: call.object("model")?, guiding }))
     }

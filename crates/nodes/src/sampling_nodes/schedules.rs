@@ -151,12 +151,15 @@ class! {
     |schema| schema
         .input(Input::socket("model", "MODEL"))
         .input(Input::int("steps", 1, 1, 10))
-        .input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01))
+        // Prompts that were saved before it came have no denoise.
+        .input(Input::float("denoise", 1.0, 0.0, 1.0, 0.01).optional())
         .output("SIGMAS")
         .module(MODULE);
     |runtime, call| {
         let model = call.object::<Model>("model")?;
-        give_sigmas(nodes::sd_turbo(&model.sampling, call.size("steps")?, call.float("denoise")?))
+        let given = call.inputs.first("denoise").is_some();
+        let denoise = if given { call.float("denoise")? } else { 1.0 };
+        give_sigmas(nodes::sd_turbo(&model.sampling, call.size("steps")?, denoise))
     }
 }
 

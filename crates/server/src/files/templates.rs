@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-/// A workflow that runs at once.
+/// A workflow that runs at once, or as soon as the files of a model are there.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     /// Its name in addresses.
@@ -16,6 +16,8 @@ pub struct Template {
     pub workflow: &'static [u8],
     /// What it draws, as a PNG file.
     pub picture: &'static [u8],
+    /// What `gantry pull` gets its files by; nothing for one whose model comes with the program.
+    pub pull: Option<&'static str>,
 }
 
 /// How the names of its picture end.
@@ -30,28 +32,38 @@ pub(super) fn file(templates: &[Template], name: &str) -> Option<(&'static str, 
     })
 }
 
-/// The list of templates in the form of the front end's: ours, then those of an installed list.
+/// The list of templates in the form of the front end's: ours, those that run at once first, then those of an installed
+/// list.
 pub(super) fn list(templates: &[Template], installed: Option<Value>) -> Value {
-    let ours = (!templates.is_empty()).then(|| {
-        let shown = |template: &Template| {
-            json!({
-                "name": template.name,
-                "title": template.title,
-                "description": template.description,
-                "mediaType": "image",
-                "mediaSubtype": "png",
+    let category = |title: &str, needs_files: bool| {
+        let shown: Vec<Value> = templates
+            .iter()
+            .filter(|template| template.pull.is_some() == needs_files)
+            .map(|template| {
+                json!({
+                    "name": template.name,
+                    "title": template.title,
+                    "description": described(template),
+                    "mediaType": "image",
+                    "mediaSubtype": "png",
+                })
             })
-        };
-        json!({
-            "moduleName": "default",
-            "title": "Runs here at once",
-            "type": "image",
-            "templates": templates.iter().map(shown).collect::<Vec<_>>(),
-        })
-    });
+            .collect();
+        (!shown.is_empty())
+            .then(|| json!({ "moduleName": "default", "title": title, "type": "image", "templates": shown }))
+    };
+    let ours = [category("Runs here at once", false), category("Models that people download", true)];
     let installed = match installed {
         Some(Value::Array(categories)) => categories,
         _ => Vec::new(),
     };
-    Value::Array(ours.into_iter().chain(installed).collect())
+    Value::Array(ours.into_iter().flatten().chain(installed).collect())
+}
+
+/// What a template shows, and how to have its files.
+fn described(template: &Template) -> String {
+    match template.pull {
+        Some(name) => format!("{} Its files: gantry pull {name}.", template.description),
+        None => template.description.to_owned(),
+    }
 }

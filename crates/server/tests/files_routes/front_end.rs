@@ -6,8 +6,10 @@ use server::files::Template;
 
 use crate::site::Site;
 
-const OWN: [Template; 1] =
-    [Template { name: "draw", title: "Draw", description: "", workflow: b"{}", picture: b"png" }];
+const DRAW: Template =
+    Template { name: "draw", title: "Draw", description: "", workflow: b"{}", picture: b"png", pull: None };
+const OWN: [Template; 2] =
+    [Template { name: "large", description: "A large one.", pull: Some("large-model"), ..DRAW }, DRAW];
 
 fn site_with_front_end() -> Site {
     let site = Site::with(|config, base| {
@@ -89,10 +91,11 @@ async fn templates_and_documentation() {
     });
     own.write("templates-a/index.json", r#"[{"title": "installed"}]"#);
     let list: Value = serde_json::from_str(&own.get("/templates/index.json").await.text()).unwrap();
-    assert_eq!(
-        (list[0]["templates"][0]["name"].as_str(), list[1]["title"].as_str()),
-        (Some("draw"), Some("installed"))
-    );
+    // Those that run at once are the first, those whose files are to be downloaded the second.
+    assert_eq!(list[0]["templates"].as_array().unwrap().len(), 1);
+    assert_eq!(list[0]["templates"][0]["name"], "draw");
+    assert_eq!(list[1]["templates"][0]["description"], "A large one. Its files: gantry pull large-model.");
+    assert_eq!(list[2]["title"], "installed");
     let reply = own.get("/templates/draw-1.png").await;
     assert_eq!((reply.text().as_str(), reply.header("content-type").as_str()), ("png", "image/png"));
     assert_eq!(own.get("/templates/draw.json").await.text(), "{}");

@@ -43,6 +43,7 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/gantry/src/bench/step/decoding.rs", "the name of a file of sizes"),
     ("crates/gantry/src/cli.rs", "published files in the examples of its help"),
     ("crates/gantry/src/demo_model.rs", "the names of the demo model's files"),
+    ("crates/gantry/src/templates.rs", "templates of models that people download, by what gets their files"),
     (
         "crates/models/src/diffusion/flux/family.rs",
         "ComfyUI's class for latents of 16 channels is named after another",

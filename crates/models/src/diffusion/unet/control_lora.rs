@@ -1,4 +1,5 @@
-//! Control networks that are kept as changes of the model that they control (Stability's Control-LoRA).
+//! Control networks that are kept as changes of the model that they control: patches of its layers (Stability's
+//! Control-LoRA), or what the layers have more than the model's (kohya's differences).
 
 use checkpoint::Checkpoint;
 use meta::DType;
@@ -26,54 +27,52 @@ pub(in crate::diffusion) fn read_control(
     controls: &'static [&'static str],
 ) -> Result<Box<dyn ControlNetwork>> {
     let claims = Claims::new(checkpoint, &part.prefix, kind.family);
-    if claims.is_marked(IS_DIFFERENCE) {
-        return Err(Error::Input {
-            what: "a control network",
-            expected: "one with weights of its own".into(),
-            got: format!("{}, whose weights are differences to a model's", claims.file()),
-        });
-    }
-    if claims.is_marked(IS_LORA) {
-        return Ok(Box::new(ControlLora::read(checkpoint, part, kind, controls)?));
+    let form = if claims.is_marked(IS_DIFFERENCE) {
+        Some(Form::Difference)
+    } else if claims.is_marked(IS_LORA) {
+        Some(Form::Lora(PatchFile::read(checkpoint)?))
+    } else {
+        None
+    };
+    if let Some(form) = form {
+        let [_, hint_channels, _, _] = claims.dims("input_hint_block.0.weight")?;
+        let prefix = part.prefix.clone();
+        return Ok(Box::new(ControlChange { prefix, kind, controls, hint_channels, form }));
     }
     Ok(Box::new(UnetControl::read(checkpoint, part, kind, controls)?))
 }
 
-/// A control network that is kept as a change of the model that it controls (Stability's Control-LoRA): the layers of the
-/// way in are the model's with a patch, the others its own.
+/// A control network that is kept as a change of the model that it controls: the layers of the way in are the model's,
+/// changed, the others its own.
 #[derive(Clone, Debug)]
-struct ControlLora {
+struct ControlChange {
     prefix: String,
     kind: &'static Kind,
     controls: &'static [&'static str],
     hint_channels: usize,
-    patches: PatchFile,
+    form: Form,
 }
 
-impl ControlLora {
-    /// Reads what the file itself has.
-    fn read(
-        checkpoint: &Checkpoint,
-        part: &Part,
-        kind: &'static Kind,
-        controls: &'static [&'static str],
-    ) -> Result<ControlLora> {
-        let claims = Claims::new(checkpoint, &part.prefix, kind.family);
-        let [_, hint_channels, _, _] = claims.dims("input_hint_block.0.weight")?;
-        let patches = PatchFile::read(checkpoint)?;
-        Ok(ControlLora { prefix: part.prefix.clone(), kind, controls, hint_channels, patches })
-    }
+/// How the model's layers are changed.
+#[derive(Clone, Debug)]
+enum Form {
+    /// By patches.
+    Lora(PatchFile),
+    /// By tensors of the model's names that are added to it.
+    Difference,
+}
 
+impl ControlChange {
     fn needs_model<T>(&self) -> Result<T> {
         Err(Error::Input {
-            what: "a Control-LoRA",
+            what: "a control network that is a change of a model",
             expected: "used together with the model that it was made for".into(),
             got: "alone".into(),
         })
     }
 }
 
-impl Module for ControlLora {
+impl Module for ControlChange {
     fn manifest(&self, _checkpoint: &Checkpoint) -> Result<Manifest> {
         self.needs_model()
     }
@@ -84,7 +83,7 @@ impl Module for ControlLora {
     }
 }
 
-impl ControlNetwork for ControlLora {
+impl ControlNetwork for ControlChange {
     fn controls(&self) -> &'static [&'static str] {
         self.controls
     }
@@ -105,7 +104,14 @@ impl ControlNetwork for ControlLora {
         let (file, part) = base;
         let model = Unet::read(file, part, self.kind)?;
         let base = model.claims(file);
-        let claims = Claims::new(own, &self.prefix, self.kind.family).over(&base);
+        let claims = Claims::new(own, &self.prefix, self.kind.family);
+        let (claims, patches) = match &self.form {
+            Form::Lora(patches) => (claims.over(&base), patches.clone()),
+            Form::Difference => {
+                let is_of_model = |name: &str| base.find(name).is_some();
+                (claims.under(&base), PatchFile::of_differences(own, &self.prefix, is_of_model)?)
+            }
+        };
         let unet = Unet {
             config: model.config.cut_short(),
             prefix: self.prefix.clone(),
@@ -113,7 +119,7 @@ impl ControlNetwork for ControlLora {
             ..model.clone()
         };
         let own = (self.controls, self.hint_channels);
-        Ok(Box::new(UnetControl::over_base(unet, own, &claims, self.patches.clone())?))
+        Ok(Box::new(UnetControl::over_base(unet, own, &claims, patches)?))
     }
 
     fn blank(&self, shape: &CondShape) -> Cond {
