@@ -99,6 +99,7 @@ fn any_request() -> impl Strategy<Value = PlanRequest> {
                 arrival_s_per_byte: 0.0,
                 speeds_known: true,
                 coding: placement::Coding::default(),
+                disk: None,
                 outside: placement::Outside::default(),
             }
         },
