@@ -165,8 +165,9 @@ impl Runtime {
         self.supersede_others(source, id)
     }
 
-    /// Opens a network and works with it, while no other job has a network open on its devices. If a device runs out of memory meanwhile, it is tried once more with
-    /// more room: other models leave the device, and what is placed automatically keeps less there.
+    /// Opens a network and works with it, while no other job has a network open on its devices. If a device runs out of
+    /// memory meanwhile, it is tried once more with more room: other models leave the device, and what is placed
+    /// automatically keeps less there.
     pub fn with_session<T>(
         &self,
         wanted: Wanted<'_>,
