@@ -111,7 +111,7 @@ pub(crate) enum Fast {
 }
 
 /// Which weights are coded where nothing is said.
-const CODED: &str = "off";
+const CODED: &str = "auto";
 /// What coded weights may take in the cache folder where nothing is said: a few models.
 const CODED_CACHE: &str = "60gb";
 
@@ -119,9 +119,9 @@ const CODED_CACHE: &str = "60gb";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Coded {
     /// None
-    #[default]
     Off,
     /// Those with which a step is predicted to be shorter, where the host has the memory
+    #[default]
     Auto,
     /// All that can be
     Force,
