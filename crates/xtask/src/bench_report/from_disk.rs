@@ -7,6 +7,9 @@ use serde::Deserialize;
 
 use super::yes;
 
+/// Steps that read so much faster than sequential reads have something other than the disk to thank.
+const FASTER_THAN_THE_DISK: f64 = 1.2;
+
 /// `gantry bench disk`.
 #[derive(Deserialize)]
 pub(super) struct Disk {
@@ -60,6 +63,12 @@ pub(super) fn section(text: &mut String, report: &Disk) -> Result<()> {
         process.map_or_else(|| "–".to_owned(), |process| format!("{process:.2}")),
         yes(report.identical),
     )?;
+    if report.over_sequential > FASTER_THAN_THE_DISK {
+        text.push_str(
+            "\nSteps read faster than the file is read in order: the storage below this machine keeps what is read again in \
+             every step. A disk that does not is at most as fast in steps as in sequential reads.\n",
+        );
+    }
     Ok(())
 }
 
@@ -77,5 +86,17 @@ mod tests {
         section(&mut text, &serde_json::from_str(json).unwrap()).unwrap();
         assert!(text.contains("| 0.80 | 500.0 | 1.60 | 0.800 | 0.900 | 0.10 | – | yes |"), "{text}");
         assert!(text.contains("direct reads of its file in the same run 2.00 GB/s"), "{text}");
+        assert!(!text.contains("keeps what is read again"), "{text}");
+    }
+
+    #[test]
+    fn steps_that_no_disk_explains_are_told_as_such() {
+        let json = r#"{"version": "1", "date": "d", "device": "sim:0", "device_name": "x", "host_limit_bytes": 1000000000,
+            "model_bytes": 1500000000, "sequential_bytes_per_s": 2e9, "direct": true, "disk_bytes": 800000000,
+            "step_s": 0.2, "disk_bytes_per_s": 4e9, "over_sequential": 2.0, "predicted_over_measured": 2.0,
+            "identical": true, "ledger_bytes": 100000000, "private_bytes": null, "file_bytes": null}"#;
+        let mut text = String::new();
+        section(&mut text, &serde_json::from_str(json).unwrap()).unwrap();
+        assert!(text.contains("keeps what is read again"), "{text}");
     }
 }
