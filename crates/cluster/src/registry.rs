@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,10 @@ use crate::store::NatsStore;
 
 /// The largest entry. What lists of files take beyond it is left out.
 const LARGEST: usize = 900_000;
+/// How long the list of all workers may take.
+const LIST_PATIENCE: Duration = Duration::from_secs(10);
+/// What is asked of the queue for that list.
+const TELL_WORKERS: &str = "tell its workers";
 
 /// What a worker has and does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -126,11 +131,16 @@ impl NatsStore {
     /// # Errors
     /// The server does not answer.
     pub fn workers(&self) -> Result<Vec<WorkerEntry>, Error> {
-        self.threads.block_on(self.read_workers())
+        let told = async { tokio::time::timeout(LIST_PATIENCE, self.read_workers()).await };
+        // A server that goes away in the middle of a list never says that it ends.
+        self.threads.block_on(told).unwrap_or_else(|_| {
+            let why = format!("no answer in {} s", LIST_PATIENCE.as_secs());
+            Err(Error::Request { what: TELL_WORKERS, why })
+        })
     }
 
     async fn read_workers(&self) -> Result<Vec<WorkerEntry>, Error> {
-        let failed = |why: String| Error::Request { what: "tell its workers", why };
+        let failed = |why: String| Error::Request { what: TELL_WORKERS, why };
         let mut keys = self.connection.workers.keys().await.map_err(|error| failed(error.to_string()))?;
         let mut workers = Vec::new();
         while let Some(key) = keys.next().await {
