@@ -1,6 +1,7 @@
 //! Nodes that Stable Diffusion's workflows use, on narrow models: what is merged, scaled and saved is compared value by
 //! value, and what is loaded again draws the same picture.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::needless_pass_by_value, reason = "inputs are written where they are used")]
 
 mod golden_support;
 

@@ -59,7 +59,9 @@ const PLACES: &[(&str, &str)] = &[
         "crates/models/src/diffusion/chroma/family.rs",
         "ComfyUI's class for latents of 16 channels is named after another",
     ),
+    ("crates/models/src/diffusion/chroma/downloads.rs", "a file that is shared is named after another"),
     ("crates/models/src/diffusion/chroma_radiance/", "the same network over pixels"),
+    ("crates/models/src/diffusion/cosmos/downloads.rs", "a file that is shared is named after another"),
     (
         "crates/models/src/diffusion/cosmos/family.rs",
         "an autoencoder and ComfyUI's class for latents of 16 channels, which are named after others",
@@ -83,6 +85,7 @@ const PLACES: &[(&str, &str)] = &[
         "ComfyUI's class for a distilled guidance and a file that is shared are named after another",
     ),
     ("crates/models/src/diffusion/hunyuan_video_15/", "a later generation, with the network of the first"),
+    ("crates/models/src/diffusion/kandinsky5/downloads.rs", "files that are shared are named after others"),
     ("crates/models/src/diffusion/kandinsky5/family.rs", "the name of an autoencoder that it shares"),
     ("crates/models/src/diffusion/kandinsky5/run.rs", "the name of latents that it shares"),
     (
