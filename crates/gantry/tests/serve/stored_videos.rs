@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use testkit::ScratchDir;
 
 use crate::server::{Ended, Server};
+use crate::stored_workflows::checked;
 
 const DEVICES: [&str; 4] = ["--sim-device", "1gb@100gbps", "--sim-device", "1gb@100gbps"];
 const FAMILIES: [&str; 4] = ["WAN", "HunyuanVideo", "LTX", "Mochi"];
@@ -57,23 +58,6 @@ fn published_video_workflows_have_their_classes() {
     }
     println!("{whole} published video workflows have all their classes, {left_out} do not");
     assert!(whole > 0);
-}
-
-/// The files below a folder, and the classes that each would need and that are not there.
-fn checked(folder: &Path) -> Vec<(String, Vec<String>)> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
-    let output = command.args(["check", "--cpu", "--json"]).arg(folder).output().unwrap();
-    let coverage: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let families = coverage["families"].as_array().unwrap();
-    let files = families.iter().flat_map(|family| family["files"].as_array().unwrap());
-    files
-        .map(|file| {
-            let path = file["path"].as_str().unwrap().to_owned();
-            assert_eq!(file["problem"], Value::Null, "{path}");
-            let missing = file["missing"].as_array().unwrap().iter();
-            (path, missing.map(|missing| missing["class"].as_str().unwrap().to_owned()).collect())
-        })
-        .collect()
 }
 
 /// A workflow that runs.

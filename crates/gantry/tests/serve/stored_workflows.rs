@@ -420,7 +420,7 @@ fn published_workflows_run() {
 }
 
 /// The files below a folder, and the classes that each would need and that are not there.
-fn checked(folder: &Path) -> Vec<(String, Vec<String>)> {
+pub(crate) fn checked(folder: &Path) -> Vec<(String, Vec<String>)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
     let output = command.args(["check", "--cpu", "--json"]).arg(folder).output().unwrap();
     let coverage: Value = serde_json::from_slice(&output.stdout).unwrap();

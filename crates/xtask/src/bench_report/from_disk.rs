@@ -76,14 +76,23 @@ pub(super) fn section(text: &mut String, report: &Disk) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// The section of a run whose disk reads 2 GB/s in order, and so many times that in steps.
+    fn of(over_sequential: f64) -> String {
+        let json = serde_json::json!({
+            "version": "1", "date": "d", "device": "sim:0", "device_name": "x", "host_limit_bytes": 1_000_000_000,
+            "model_bytes": 1_500_000_000, "sequential_bytes_per_s": 2e9, "direct": true, "disk_bytes": 800_000_000,
+            "step_s": 0.4 / over_sequential, "disk_bytes_per_s": 2e9 * over_sequential,
+            "over_sequential": over_sequential, "predicted_over_measured": 0.9, "identical": true,
+            "ledger_bytes": 100_000_000, "private_bytes": null, "file_bytes": null,
+        });
+        let mut text = String::new();
+        section(&mut text, &serde_json::from_value(json).unwrap()).unwrap();
+        text
+    }
+
     #[test]
     fn a_slow_disk_shows() {
-        let json = r#"{"version": "1", "date": "d", "device": "sim:0", "device_name": "x", "host_limit_bytes": 1000000000,
-            "model_bytes": 1500000000, "sequential_bytes_per_s": 2e9, "direct": true, "disk_bytes": 800000000,
-            "step_s": 0.5, "disk_bytes_per_s": 1.6e9, "over_sequential": 0.8, "predicted_over_measured": 0.9,
-            "identical": true, "ledger_bytes": 100000000, "private_bytes": null, "file_bytes": null}"#;
-        let mut text = String::new();
-        section(&mut text, &serde_json::from_str(json).unwrap()).unwrap();
+        let text = of(0.8);
         assert!(text.contains("| 0.80 | 500.0 | 1.60 | 0.800 | 0.900 | 0.10 | – | yes |"), "{text}");
         assert!(text.contains("direct reads of its file in the same run 2.00 GB/s"), "{text}");
         assert!(!text.contains("keeps what is read again"), "{text}");
@@ -91,12 +100,7 @@ mod tests {
 
     #[test]
     fn steps_that_no_disk_explains_are_told_as_such() {
-        let json = r#"{"version": "1", "date": "d", "device": "sim:0", "device_name": "x", "host_limit_bytes": 1000000000,
-            "model_bytes": 1500000000, "sequential_bytes_per_s": 2e9, "direct": true, "disk_bytes": 800000000,
-            "step_s": 0.2, "disk_bytes_per_s": 4e9, "over_sequential": 2.0, "predicted_over_measured": 2.0,
-            "identical": true, "ledger_bytes": 100000000, "private_bytes": null, "file_bytes": null}"#;
-        let mut text = String::new();
-        section(&mut text, &serde_json::from_str(json).unwrap()).unwrap();
+        let text = of(2.0);
         assert!(text.contains("keeps what is read again"), "{text}");
     }
 }
