@@ -22,7 +22,7 @@ use crate::{Cancel, Error, HostExecutor, HostStream, Ledger, OpCall, OutOfMemory
 pub struct SimSpec {
     /// Its memory in bytes.
     pub memory: u64,
-    /// Bytes per second of its link, either way.
+    /// Bytes per second of its link, each way.
     pub link_bytes_per_s: f64,
     /// Operations per second at most; without it, computing takes as long as the host needs.
     pub flops_per_s: Option<f64>,
@@ -114,7 +114,8 @@ impl SimBackend {
         executor: Arc<dyn HostExecutor>,
     ) -> SimBackend {
         let memory = Arc::clone(&host);
-        let meter = Arc::new(Meter { executor, memory, spec, link_free_at: Mutex::new(Instant::now()) });
+        let meter =
+            Arc::new(Meter { executor, memory, spec, inward: Way::default(), outward: Way::default() });
         SimBackend { id: DeviceId::sim(ordinal), spec, host, meter, used: Arc::default() }
     }
 }
@@ -238,12 +239,33 @@ struct Meter {
     /// Where activations are while they are in f32.
     memory: Arc<dyn Backend>,
     spec: SimSpec,
-    link_free_at: Mutex<Instant>,
+    /// The link to the device, and the link from it: as those of cards, they do not share their speed.
+    inward: Way,
+    outward: Way,
 }
+
+/// One direction of a link: when what was sent so far has arrived, if anything was.
+#[derive(Default)]
+struct Way(Mutex<Option<Instant>>);
 
 /// A link that has been idle for no longer than this is taken as busy throughout: the sleep before
 /// woke up that much late.
 const WAKE_UP_SLACK: Duration = Duration::from_millis(1);
+/// Large transfers go in pieces that take about this long, between which short ones have their turn, as they have on a card.
+const PIECE: Duration = Duration::from_millis(1);
+
+impl Way {
+    /// Takes the link for so long behind what it has to do already; when that is over. It has been waited for without a
+    /// pause since the piece before, if this is not the first of a transfer.
+    fn take(&self, time: Duration, is_first: bool) -> Instant {
+        let mut busy_until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let follows = |end: &Instant| !is_first || *end + WAKE_UP_SLACK >= now;
+        let end = busy_until.filter(follows).unwrap_or(now) + time;
+        *busy_until = Some(end);
+        end
+    }
+}
 
 impl HostExecutor for Meter {
     fn run(&self, call: &OpCall, cancel: &Cancel) -> Result<()> {
@@ -264,28 +286,36 @@ impl HostExecutor for Meter {
         if !on_device(to) && !on_device(from) {
             return self.executor.copy(to, from, cancel);
         }
-        self.metered(to.len, cancel, || self.executor.copy(to, from, cancel))
+        let way = if on_device(to) { &self.inward } else { &self.outward };
+        self.metered(way, to.len, cancel, || self.executor.copy(to, from, cancel))
     }
 
     fn read(&self, from: &Span, to: &mut [u8], cancel: &Cancel) -> Result<()> {
-        self.metered(from.len, cancel, || self.executor.read(from, to, cancel))
+        self.metered(&self.outward, from.len, cancel, || self.executor.read(from, to, cancel))
     }
 
     fn write(&self, to: &Span, from: &[u8], cancel: &Cancel) -> Result<()> {
-        self.metered(to.len, cancel, || self.executor.write(to, from, cancel))
+        self.metered(&self.inward, to.len, cancel, || self.executor.write(to, from, cancel))
     }
 }
 
 impl Meter {
-    /// Does a transfer and lets it take as long as the link needs, after the transfers before it.
-    fn metered(&self, bytes: usize, cancel: &Cancel, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
-        let now = Instant::now();
-        let mut free_at = self.link_free_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = if *free_at + WAKE_UP_SLACK < now { now } else { *free_at };
-        let end = start + Duration::from_secs_f64(bytes as f64 / self.spec.link_bytes_per_s);
-        *free_at = end;
-        drop(free_at);
+    /// Does a transfer and lets it take as long as the link needs, beside and after the transfers of others.
+    fn metered(
+        &self,
+        way: &Way,
+        bytes: usize,
+        cancel: &Cancel,
+        transfer: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut rest = Duration::from_secs_f64(bytes as f64 / self.spec.link_bytes_per_s);
+        let mut end = way.take(rest.min(PIECE), true);
         transfer()?;
+        while rest > PIECE {
+            rest -= PIECE;
+            nap_until(end, cancel)?;
+            end = way.take(rest.min(PIECE), false);
+        }
         sleep_until(end, cancel)
     }
 }
@@ -293,14 +323,20 @@ impl Meter {
 /// Sleeps, unless it is cancelled, and spins through the last stretch, which sleep overshoots.
 fn sleep_until(end: Instant, cancel: &Cancel) -> Result<()> {
     const SPIN: Duration = Duration::from_micros(150);
-    /// What is slept at once where it can be cancelled.
-    const NAP: Duration = Duration::from_millis(10);
-    while let Some(rest) = end.checked_duration_since(Instant::now() + SPIN) {
-        cancel.check()?;
-        std::thread::sleep(if cancel.is_possible() { rest.min(NAP) } else { rest });
-    }
+    nap_until(end.checked_sub(SPIN).unwrap_or(end), cancel)?;
     while Instant::now() < end {
         std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Sleeps until about then, unless it is cancelled.
+fn nap_until(end: Instant, cancel: &Cancel) -> Result<()> {
+    /// What is slept at once where it can be cancelled.
+    const NAP: Duration = Duration::from_millis(10);
+    while let Some(rest) = end.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+        cancel.check()?;
+        std::thread::sleep(if cancel.is_possible() { rest.min(NAP) } else { rest });
     }
     Ok(())
 }
@@ -308,6 +344,19 @@ fn sleep_until(end: Instant, cancel: &Cancel) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_transfer_goes_between_the_pieces_of_a_long_one() {
+        let (way, short) = (Way::default(), Duration::from_micros(50));
+        let first = way.take(PIECE, true);
+        let other = way.take(short, true);
+        let second = way.take(PIECE, false);
+        assert_eq!((other - first, second - first), (short, short + PIECE));
+        // What comes late to a piece that was waited for all the time does not slow the link down.
+        std::thread::sleep(5 * PIECE);
+        assert_eq!(way.take(PIECE, false) - second, PIECE);
+        assert!(Way::default().take(PIECE, false) > Instant::now(), "nothing was sent before");
+    }
 
     #[test]
     fn reads_specifications() {
