@@ -48,6 +48,18 @@ async fn ended(server: &Server, id: &str) -> Value {
     panic!("the job {id} does not end");
 }
 
+/// Waits until a job has this status.
+async fn until(server: &Server, id: &str, status: &str) {
+    for _ in 0..400 {
+        let job = send(server, &format!("GET /api/v2/jobs/{id}"), &[], b"").await.json();
+        if job["status"] == status {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the job {id} is never {status}");
+}
+
 /// The form of an upload.
 fn form(parts: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
@@ -181,15 +193,11 @@ async fn jobs_are_cancelled_and_listed() {
     let withdrawn = send(&server, &format!("POST /api/v2/jobs/{}/cancel", ids[1]), &[], b"").await.json();
     assert_eq!(withdrawn["status"], "canceled");
     assert_eq!(ended(&server, &ids[1]).await["status"], "canceled", "it can still be asked after");
+    // One that had not begun would leave no record.
+    until(&server, &ids[0], "running").await;
     let cancelled = send(&server, &format!("POST /api/v2/jobs/{}/cancel", ids[0]), &[], b"").await;
     assert_eq!(cancelled.status, 200);
-    for _ in 0..400 {
-        let job = send(&server, &format!("GET /api/v2/jobs/{}", ids[0]), &[], b"").await.json();
-        if job["status"] == "canceled" {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until(&server, &ids[0], "canceled").await;
     let twice = send(&server, &format!("POST /api/v2/jobs/{}/cancel", ids[0]), &[], b"").await.json();
     assert_eq!(twice["status"], "canceled", "to cancel twice changes nothing");
     assert_eq!(ended(&server, &ids[2]).await["status"], "succeeded");
