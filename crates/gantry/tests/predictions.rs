@@ -28,6 +28,8 @@ use server::Server;
 const STEPS: u32 = 5;
 /// Jobs after the first; the median of what they say counts, since machines are noisy.
 const JOBS: u32 = 3;
+/// How often a measurement that fails is made.
+const ATTEMPTS: u32 = 4;
 
 /// A small picture whose diffusion model has this allocation.
 fn prompt(allocation: &str, seed: u32) -> Value {
@@ -78,6 +80,20 @@ fn measured(server: &Server, allocation: &str) -> (f64, f64) {
     (median(ratio), median(later.iter().map(|(_, measured)| *measured).collect()))
 }
 
+/// Measures until what was measured is as it should be: other programs of this machine may take a turn of theirs at any
+/// time, and a prediction or a choice that is wrong stays so.
+fn eventually<T>(mut measure: impl FnMut() -> Result<T, String>) -> T {
+    let mut why = String::new();
+    for _ in 0..ATTEMPTS {
+        match measure() {
+            Ok(done) => return done,
+            Err(error) => why = error,
+        }
+        println!("again: {why}");
+    }
+    panic!("{why}")
+}
+
 /// Other tests at the same time would be measured with these.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -86,6 +102,22 @@ fn coding(server: &Server) -> Value {
     let models = server.get("/gantry/models");
     let all = models["models"].as_array().or(models.as_array()).unwrap_or_else(|| panic!("{models}"));
     all.iter().find(|model| model["name"] == FLUX).map_or(Value::Null, |model| model["coding"].clone())
+}
+
+/// Runs a job all of whose steps have coded blocks; what was predicted of its steps over what they took.
+fn coded_ratio(server: &Server, allocation: &str, seed: u32) -> f64 {
+    server.run(&prompt(allocation, seed));
+    let run = last_run(server);
+    let (predicted, measured) = steps(server);
+    println!(
+        "{allocation}, job {seed}: {measured:.4} s, predicted {:.3} of it, decoding {}",
+        predicted / measured,
+        run["decoding_share"]
+    );
+    assert_eq!(run["coded_steps"], run["steps"], "{allocation}: {run}\n{}", coding(server));
+    assert!(run["decoded_bytes"].as_u64() > Some(1 << 20), "{run}");
+    assert!((0.0..1.0).contains(&run["decoding_share"].as_f64().unwrap()), "{run}");
+    predicted / measured
 }
 
 /// On a slow link coding is found to help. The first job's steps run plain, then coded ones take their place; from the second
@@ -104,23 +136,11 @@ fn predictions_hold_with_coded_blocks() {
             assert!(since.elapsed() < Duration::from_secs(120), "{}", coding(&server));
             std::thread::sleep(Duration::from_millis(20));
         }
-        let mut ratios = Vec::new();
-        for seed in 1..=JOBS {
-            server.run(&prompt(allocation, seed));
-            let run = last_run(&server);
-            let (predicted, measured) = steps(&server);
-            println!(
-                "{allocation}, job {seed}: {measured:.4} s, predicted {:.3} of it, decoding {}",
-                predicted / measured,
-                run["decoding_share"]
-            );
-            assert_eq!(run["coded_steps"], run["steps"], "{allocation}: {run}\n{}", coding(&server));
-            assert!(run["decoded_bytes"].as_u64() > Some(1 << 20), "{run}");
-            assert!((0.0..1.0).contains(&run["decoding_share"].as_f64().unwrap()), "{run}");
-            ratios.push(predicted / measured);
-        }
-        let ratio = median(ratios);
-        assert!((0.9..=1.1).contains(&ratio), "{allocation}: predicted {ratio} of the step; first {first}");
+        eventually(|| {
+            let ratio = median((1..=JOBS).map(|seed| coded_ratio(&server, allocation, seed)).collect());
+            let told = || format!("{allocation}: predicted {ratio} of the step; first {first}");
+            (0.9..=1.1).contains(&ratio).then_some(()).ok_or_else(told)
+        });
     }
 }
 
@@ -135,19 +155,24 @@ fn predictions_hold_and_the_faster_way_is_chosen() {
         let devices = ["--sim-device", &first, "--sim-device", &second, "--coded", "off"];
         let server = Server::start(folder.path(), &devices);
         for allocation in ["sim:0,100%", "sim:0,50%;cpu,50%", "sim:0,10%;cpu,90%", "sim:0,60%;sim:1,40%"] {
-            let (ratio, seconds) = measured(&server, allocation);
-            println!("{gbps} GB/s, {allocation}: {seconds:.4} s, predicted {ratio:.3} of it");
-            assert!(
-                (0.85..=1.15).contains(&ratio),
-                "{gbps} GB/s, {allocation}: predicted {ratio} of {seconds} s"
-            );
+            eventually(|| {
+                let (ratio, seconds) = measured(&server, allocation);
+                println!("{gbps} GB/s, {allocation}: {seconds:.4} s, predicted {ratio:.3} of it");
+                let told = || format!("{gbps} GB/s, {allocation}: predicted {ratio} of {seconds} s");
+                (0.85..=1.15).contains(&ratio).then_some(()).ok_or_else(told)
+            });
         }
         // Either way is measured when it is forced; what is planned is the faster one, or as good.
         let split = "sim:0,60%;sim:1,40%";
-        let (_, streamed) = measured(&server, &format!("{split};remote=stream"));
-        let (_, in_place) = measured(&server, &format!("{split};remote=inplace"));
-        let (_, chosen) = measured(&server, split);
-        println!("{gbps} GB/s: streamed {streamed:.4} s, in place {in_place:.4} s, as planned {chosen:.4} s");
-        assert!(chosen <= streamed.min(in_place) * 1.1, "{gbps} GB/s: {streamed} {in_place} {chosen}");
+        eventually(|| {
+            let (_, streamed) = measured(&server, &format!("{split};remote=stream"));
+            let (_, in_place) = measured(&server, &format!("{split};remote=inplace"));
+            let (_, chosen) = measured(&server, split);
+            println!(
+                "{gbps} GB/s: streamed {streamed:.4} s, in place {in_place:.4} s, as planned {chosen:.4} s"
+            );
+            let told = || format!("{gbps} GB/s: {streamed} {in_place} {chosen}");
+            (chosen <= streamed.min(in_place) * 1.1).then_some(()).ok_or_else(told)
+        });
     }
 }
