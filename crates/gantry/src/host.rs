@@ -158,7 +158,18 @@ pub(crate) fn process_memory(process: u32) -> Option<ProcessMemory> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use checkpoint::Checkpoint;
+    use device::{Device, Registry};
+    use device_cpu::CpuBackend;
+    use meta::DeviceId;
+    use residency::{Cancel, LoadOptions, Manifest, Residency};
+    use serde_json::json;
+
     use super::*;
+    use crate::planning::device_specs;
 
     #[test]
     fn the_system_answers() {
@@ -177,5 +188,44 @@ mod tests {
         // A file that was just written is in memory, where the file system can tell.
         assert!(cached_share(&file, 0, 1 << 20).is_none_or(|share| share > 0.9));
         forget_pages(&file, 0, 1 << 20);
+    }
+
+    #[test]
+    fn models_that_were_named_are_read_ahead() {
+        const VALUES: usize = 16 << 20;
+        let dir = testkit::ScratchDir::new().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let tensors: Vec<_> = (0..4)
+            .map(|block| {
+                json!({ "name": format!("blocks.{block}.weight"), "dtype": "BF16", "shape": [1024, VALUES / 4096],
+                    "scale": 1.0, "offset": 0.0 })
+            })
+            .collect();
+        let manifest = json!({ "file": "model.safetensors", "tensors": tensors }).to_string();
+        testkit::Manifest::parse(&manifest).unwrap().write_to(dir.path()).unwrap();
+        let file = File::open(&path).unwrap();
+        let bytes = file.metadata().unwrap().len();
+        file.sync_all().unwrap();
+        forget_pages(&file, 0, bytes);
+        // A file system in memory forgets nothing.
+        if cached_share(&file, 0, bytes).is_none_or(|share| share > 0.5) {
+            eprintln!("left out: the page cache does not forget {}", path.display());
+            return;
+        }
+        let devices = Registry::new([Device::new(Arc::new(CpuBackend::new()), 1 << 30)]);
+        let specs = device_specs(&devices, 1e9);
+        let residency = Residency::new(devices);
+        let model = Manifest::by_names(&Checkpoint::open(&path).unwrap(), "model").unwrap();
+        let plan = placement::plan(&Residency::plan_request(&model, DeviceId::CPU, specs)).unwrap();
+        let id = residency.load(model, plan, LoadOptions::default()).unwrap();
+        let reading = residency.read_ahead(&[id]).unwrap();
+        let since = Instant::now();
+        while reading.done() != [id] || cached_share(&file, 0, bytes).unwrap() < 1.0 {
+            assert!(since.elapsed() < Duration::from_secs(60), "{:?}", cached_share(&file, 0, bytes));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // What has copies needs no reading.
+        let _session = residency.open(id, &Cancel::default()).unwrap();
+        assert!(residency.read_ahead(&[id]).is_none());
     }
 }

@@ -15,6 +15,7 @@
 //! ([`Residency::supersede`]) and nothing refers to it any more; never because memory is short.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod blocks;
 mod cast;
 mod checker;
@@ -44,6 +45,7 @@ mod store;
 mod streaming;
 mod tables;
 
+pub use ahead::ReadingAhead;
 pub use blocks::BlockNames;
 pub use claim::ModelClaim;
 pub use coder::{CodingReport, CodingState, CodingTime};

@@ -436,7 +436,7 @@ impl Residency {
         Ok((model, reference))
     }
 
-    fn model(&self, id: ModelId) -> Result<Arc<LoadedModel>> {
+    pub(crate) fn model(&self, id: ModelId) -> Result<Arc<LoadedModel>> {
         self.lock().get(&id).cloned().ok_or(Error::NoSuchModel { id })
     }
 

@@ -32,6 +32,7 @@ mod runtime;
 mod stats;
 mod stored_values;
 mod turns;
+mod upcoming;
 mod weight_patches;
 mod work;
 

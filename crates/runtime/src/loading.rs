@@ -162,6 +162,7 @@ impl Runtime {
             }
         };
         drop(loaded);
+        self.upcoming.named(id);
         self.supersede_others(source, id)
     }
 
@@ -197,6 +198,7 @@ impl Runtime {
         let _turn = self.turns.take(devices, &caller.cancel)?;
         let mut attempt = || {
             let (opened, others) = self.open_all(wanted, &others, caller)?;
+            let _beside = self.upcoming.read_beside(&self.residency);
             self.work_with(opened, others, &mut work)
         };
         match attempt() {

@@ -12,6 +12,7 @@ use placement::CodingPolicy;
 use residency::{FreeSpace, Products, Residency, SideCars};
 
 use crate::host::Host;
+use crate::upcoming::Upcoming;
 use crate::{Error, Folders, KeptPictures, ModelStats, OutputStore, Result};
 use crate::{footprint, loading, planning, profiling, stats, turns};
 
@@ -31,6 +32,8 @@ pub struct Runtime {
     pub settings: Settings,
     /// What is loaded, by what it was loaded from and how.
     pub(crate) loaded: Mutex<loading::LoadedModels>,
+    /// What was registered and is to be opened soon.
+    pub(crate) upcoming: Upcoming,
     pub(crate) stats: stats::StatsTable,
     /// Who works with which device.
     pub(crate) turns: turns::Turns,
@@ -121,6 +124,7 @@ impl Runtime {
             compute,
             residency,
             loaded: Mutex::default(),
+            upcoming: Upcoming::default(),
             stats: stats::StatsTable::default(),
             turns: turns::Turns::default(),
             profile: profiling::ProfileStore::new(settings.profile_file.clone()),
