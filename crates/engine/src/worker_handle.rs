@@ -286,7 +286,7 @@ impl WorkerHandle for LocalWorker {
             batch: question.batch.unwrap_or(1),
             frames: question.frames.unwrap_or(1),
             cfg: question.cfg,
-            text: None,
+            ..PlanQuestion::default()
         };
         Ok(runtime.plan_file(&file, &asked)?)
     }

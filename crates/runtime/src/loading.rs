@@ -356,7 +356,8 @@ impl Runtime {
         let Beside { open, more_bytes } = beside;
         let is_beside = !open.is_empty() || more_bytes > 0;
         let own = known.as_ref().map(|known| known.id);
-        let demand = Demand { work: Some(wanted.work), patch_bytes, more_bytes, beside: open, own };
+        let demand =
+            Demand { work: Some(wanted.work), patch_bytes, more_bytes, beside: open, own, elsewhere: false };
         let mut fresh = self.plan(source, demand)?;
         let Some(mut known) = known else {
             return Ok(Loaded { is_beside, ..self.load(source, fresh, patch_bytes)? });

@@ -91,6 +91,9 @@ pub struct Demand<'a> {
     pub beside: &'a [ModelId],
     /// The network as it is loaded now, if it is: its copies leave before others are made.
     pub own: Option<ModelId>,
+    /// Whether it is for another machine, which has as much host memory as the device `cpu` says, whatever this one has
+    /// free.
+    pub elsewhere: bool,
 }
 
 /// What a footprint is remembered by.
@@ -143,7 +146,7 @@ impl Runtime {
         let factor = |id: DeviceId| if own > 0.0 && corrected(id) > 0.0 { corrected(id) / own } else { 1.0 };
         let mut specs = self.device_specs(&profile, demand.beside, factor);
         specs.retain(|spec| self.may_use(source, spec.id));
-        let disk = self.disk(manifest, &specs, compute)?;
+        let disk = self.disk(manifest, &specs, (compute, demand.elsewhere))?;
         let mut request = Residency::plan_request(manifest, compute, specs);
         // What a block takes where it computes, with the device's rounding.
         let device = self.devices.get(compute)?;
@@ -199,13 +202,18 @@ impl Runtime {
     }
 
     /// The disk, for a network that is larger than what weights may take of host memory.
-    fn disk(&self, manifest: &Manifest, specs: &[DeviceSpec], compute: DeviceId) -> Result<Option<Disk>> {
+    fn disk(
+        &self,
+        manifest: &Manifest,
+        specs: &[DeviceSpec],
+        (compute, elsewhere): (DeviceId, bool),
+    ) -> Result<Option<Disk>> {
         let host = specs.iter().find(|spec| spec.id == DeviceId::CPU && compute != DeviceId::CPU);
         let Some(host) = host else { return Ok(None) };
         // What the ledger has is Gantry's; what the system has is what others leave. A system that tells nothing tells 0.
         let free = self.devices.get(DeviceId::CPU)?.memory()?.free;
         let held = self.residency.bytes_held(&[]).get(&DeviceId::CPU).copied().unwrap_or(0);
-        let system = if free > 0 { free.saturating_add(held) } else { u64::MAX };
+        let system = if free > 0 && !elsewhere { free.saturating_add(held) } else { u64::MAX };
         let host_bytes = (host.available_bytes.min(system) as f64 * HOST_SHARE) as u64;
         if manifest.bytes() <= host_bytes {
             return Ok(None);

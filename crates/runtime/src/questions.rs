@@ -34,6 +34,8 @@ pub struct PlanQuestion {
     pub cfg: bool,
     /// Tokens of the prompt; as many as most workflows have without it.
     pub text: Option<usize>,
+    /// Whether the plan is for another machine, whose host memory is what the device `cpu` says.
+    pub elsewhere: bool,
 }
 
 impl Default for PlanQuestion {
@@ -48,6 +50,7 @@ impl Default for PlanQuestion {
             frames: 1,
             cfg: false,
             text: None,
+            elsewhere: false,
         }
     }
 }
@@ -116,7 +119,9 @@ impl Runtime {
             _ => source,
         };
         let work = source.network.usual_work(size_of(&source.network, question)?);
-        Ok(self.plan(&source, Demand { work: Some(&work), ..Demand::default() })?.plan)
+        Ok(self
+            .plan(&source, Demand { work: Some(&work), elsewhere: question.elsewhere, ..Demand::default() })?
+            .plan)
     }
 }
 

@@ -50,7 +50,7 @@ fn answer(runtime: &Runtime, args: &PlanArgs) -> Result<Plan> {
         batch: args.batch,
         frames: args.frames,
         cfg: args.cfg,
-        text: None,
+        ..PlanQuestion::default()
     };
     Ok(runtime.plan_file(&file, &question)?)
 }
