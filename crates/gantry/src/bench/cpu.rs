@@ -40,6 +40,12 @@ const UNET_TEXT: usize = 77;
 const UNET_WIDTH: usize = 768;
 const UNET_SIDE: usize = 256 / 8;
 
+/// Tokens of a prompt of Z-Image, and the width of a token.
+const Z_IMAGE_TEXT: usize = 128;
+const Z_IMAGE_WIDTH: usize = 2560;
+/// Z-Image at its full width, with two of each kind of block.
+const Z_IMAGE: Weights = Weights::Released("z_image", 2);
+
 /// One model, stored in one way.
 struct Case {
     name: &'static str,
@@ -53,11 +59,11 @@ struct Case {
 enum Weights {
     /// In the text of a manifest.
     Manifest(&'static str),
-    /// In the released size of the family of this short name.
-    Released(&'static str),
+    /// In the released size of the family of this short name, of each kind of block at most so many.
+    Released(&'static str, usize),
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 6] = [
     Case {
         name: "FLUX, one block each, f32 weights",
         network: "flux",
@@ -79,17 +85,29 @@ const CASES: [Case; 4] = [
     Case {
         name: "SD1.5, whole UNet, 256 pixels, cfg, f32 weights",
         network: "unet",
-        weights: Weights::Released("sd15"),
+        weights: Weights::Released("sd15", usize::MAX),
         stored: "F32",
+    },
+    Case {
+        name: "Z-Image, two layers, 512 pixels, f32 weights",
+        network: "z_image",
+        weights: Z_IMAGE,
+        stored: "F32",
+    },
+    Case {
+        name: "Z-Image, two layers, 512 pixels, bf16 weights",
+        network: "z_image",
+        weights: Z_IMAGE,
+        stored: "BF16",
     },
 ];
 
 impl Weights {
     /// The manifest, as JSON.
     fn manifest(self) -> Result<Value> {
-        let key = match self {
+        let (key, most_blocks) = match self {
             Weights::Manifest(text) => return Ok(serde_json::from_str(text)?),
-            Weights::Released(key) => key,
+            Weights::Released(key, most_blocks) => (key, most_blocks),
         };
         let mut families = models::diffusion::FAMILIES.iter();
         let family = families.find(|family| family.key == key);
@@ -98,7 +116,7 @@ impl Weights {
             let (scale, offset) = step::amplitude(name, shape.dims());
             json!({"name": name, "dtype": "F32", "shape": shape.dims(), "scale": scale, "offset": offset})
         };
-        let tensors: Vec<Value> = (family.released.tensors)(usize::MAX).iter().map(tensor).collect();
+        let tensors: Vec<Value> = (family.released.tensors)(most_blocks).iter().map(tensor).collect();
         Ok(json!({"file": format!("{key}.safetensors"), "tensors": tensors}))
     }
 }
@@ -110,7 +128,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     ensure!(args.device == DeviceId::CPU, "bench cpu measures the CPU: leave --device out");
     let threads = std::thread::available_parallelism().context("asking for the number of cores")?.get();
     let mut report = Report::new(machine, threads);
-    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(&args.only)).collect();
+    let cases: Vec<&Case> = CASES.iter().filter(|case| super::is_wanted(&args.only, case.name)).collect();
     ensure!(!cases.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
     for case in cases {
         let dir = ScratchDir::new()?;
@@ -180,6 +198,7 @@ fn inputs_of(network: &str, side: usize) -> Vec<(&'static str, Shape)> {
             ("latent", Shape::from([1, 4, UNET_SIDE, UNET_SIDE])),
             ("context", Shape::from([2, UNET_TEXT, UNET_WIDTH])),
         ],
+        "z_image" => vec![latent, ("context", Shape::from([1, Z_IMAGE_TEXT, Z_IMAGE_WIDTH]))],
         _ => vec![latent],
     }
 }
@@ -218,4 +237,28 @@ fn measure(case: &Case, files: &Files, mut ours: Side, peer: Result<Side, String
         }
     }
     Ok(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_lists_its_tensors_and_has_inputs() {
+        for case in &CASES {
+            let manifest = case.weights.manifest().unwrap();
+            assert!(!manifest["tensors"].as_array().unwrap().is_empty(), "{}", case.name);
+            assert!(!inputs_of(case.network, PIXELS / 8).is_empty(), "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn a_released_model_is_cut_to_its_first_blocks() {
+        let manifest = Z_IMAGE.manifest().unwrap();
+        let names =
+            manifest["tensors"].as_array().unwrap().iter().filter_map(|tensor| tensor["name"].as_str());
+        let blocks: Vec<&str> = names.filter_map(|name| name.strip_suffix(".attention.qkv.weight")).collect();
+        let wanted = ["context_refiner.0", "context_refiner.1", "noise_refiner.0", "noise_refiner.1"];
+        assert_eq!(blocks, [&wanted[..], &["layers.0", "layers.1"]].concat());
+    }
 }

@@ -31,6 +31,8 @@ use crate::planning::plan_file;
 const TICKS: f64 = 100.0;
 /// The time of a UNet's step, among a thousand.
 const UNET_TIME: f32 = 500.0;
+/// The time of Z-Image's step. It and what is left of one are exact in 32 bits, so both sides have the same waves.
+const Z_IMAGE_TIME: f32 = 0.75;
 
 /// Answers questions on standard input until it ends.
 pub(crate) fn answer(machine: &Machine) -> Result<ExitCode> {
@@ -62,8 +64,8 @@ pub(crate) fn answer(machine: &Machine) -> Result<ExitCode> {
 enum Network {
     Flux(Flux),
     Decoder(Kl),
-    /// A UNet, in steps of one evaluation for each text.
-    Unet(Box<dyn Diffusion>),
+    /// Any diffusion model, in steps at this time of one evaluation for each text.
+    Sampled(Box<dyn Diffusion>, f32),
 }
 
 /// A model in a session, its inputs, and what it computed last.
@@ -85,10 +87,11 @@ impl Loaded {
                 let manifest = flux.manifest(&checkpoint)?;
                 (Network::Flux(flux), manifest)
             }
-            "unet" => {
-                let unet = read_model(&checkpoint)?;
-                let manifest = unet.manifest(&checkpoint)?;
-                (Network::Unet(unet), manifest)
+            name @ ("unet" | "z_image") => {
+                let model = read_model(&checkpoint)?;
+                let manifest = model.manifest(&checkpoint)?;
+                let time = if name == "unet" { UNET_TIME } else { Z_IMAGE_TIME };
+                (Network::Sampled(model, time), manifest)
             }
             _ => {
                 let kl = Kl::read(&checkpoint, &found)?;
@@ -107,7 +110,7 @@ impl Loaded {
         let names: &[&str] = match network {
             Network::Flux(_) => &["latent", "context", "pooled"],
             Network::Decoder(_) => &["latent"],
-            Network::Unet(_) => &["latent", "context"],
+            Network::Sampled(..) => &["latent", "context"],
         };
         let inputs = names.iter().map(|name| read(name)).collect::<Result<_>>()?;
         Ok(Loaded { network, session, inputs, output: None })
@@ -124,15 +127,20 @@ impl Loaded {
             Network::Decoder(kl) => {
                 Ok(kl.decode_whole(&self.session, &self.inputs[0], &mut Probe::none())?)
             }
-            Network::Unet(unet) => {
+            Network::Sampled(model, time) => {
                 let [latent, context] = &self.inputs[..] else { bail!("two inputs are needed") };
-                self.evaluate_texts(&**unet, latent, context)
+                self.evaluate_texts(&**model, *time, (latent, context))
             }
         }
     }
 
     /// One step: an evaluation for each text, all of one latent, as a sampler asks for them.
-    fn evaluate_texts(&self, unet: &dyn Diffusion, latent: &Tensor, context: &Tensor) -> Result<Tensor> {
+    fn evaluate_texts(
+        &self,
+        model: &dyn Diffusion,
+        time: f32,
+        (latent, context): (&Tensor, &Tensor),
+    ) -> Result<Tensor> {
         let (texts, tokens, width) = (context.dim(0), context.dim(1), context.dim(2));
         let values = context.to_vec()?;
         let cond = |text: usize| {
@@ -143,8 +151,8 @@ impl Loaded {
         let conditioned: Vec<Conditioned<'_>> = conds.iter().map(Conditioned::whole).collect();
         let &[batch, channels, height, width] = latent.dims() else { bail!("the latent is no picture") };
         let shape = LatentShape { batch, channels, frames: 1, height, width };
-        let run = unet.start(&self.session, &conditioned, &Scene::empty(shape))?;
-        let evaluation = |text: usize| Evaluation::new(text, latent, UNET_TIME);
+        let run = model.start(&self.session, &conditioned, &Scene::empty(shape))?;
+        let evaluation = |text: usize| Evaluation::new(text, latent, time);
         let outputs = run.forward(&(0..texts).map(evaluation).collect::<Vec<_>>())?;
         Ok(Tensor::concat(&outputs.iter().collect::<Vec<_>>(), 0)?)
     }

@@ -1,7 +1,7 @@
 """Steps of a whole model in PyTorch, in eager mode, with the weights of a safetensors file.
 
 Answers JSON lines on standard input with one JSON line each; the first line written tells the versions.
-{"do": "load", "network": "flux", "decoder" or "unet", "model": path, "inputs": path}, {"do": "warm"},
+{"do": "load", "network": "flux", "decoder", "unet" or "z_image", "model": path, "inputs": path}, {"do": "warm"},
 {"do": "step"} and {"do": "finish", "output": path} are the questions, in this order.
 """
 import ctypes
@@ -43,7 +43,8 @@ class Linear(nn.Linear):
     """Computes in the type of its input, however the weights are stored."""
 
     def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
 
 
 class Embedder(nn.Module):
@@ -438,7 +439,147 @@ class Unet(nn.Module):
         return self.out(x)
 
 
-NETWORKS = {"flux": (Flux, ""), "decoder": (Decoder, "decoder."), "unet": (Unet, "")}
+class WeightedNorm(nn.RMSNorm):
+    """Computes in the type of its input, however the weight is stored."""
+
+    def forward(self, x):
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def turned(x, turns):
+    """Turns neighbouring pairs of `[batch, tokens, heads, size]`, in place, and puts the heads first."""
+    torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(turns)
+    return x.transpose(1, 2)
+
+
+class ZImageAttention(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.heads, size = heads, hidden // heads
+        self.qkv, self.out = Linear(hidden, 3 * hidden, bias=False), Linear(hidden, hidden, bias=False)
+        self.q_norm, self.k_norm = (WeightedNorm(size, torch.finfo(torch.float32).eps) for _ in range(2))
+
+    def forward(self, x, turns):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q, k = turned(self.q_norm(q), turns), turned(self.k_norm(k), turns)
+        return self.out(attend(q, k, v.transpose(1, 2)))
+
+
+class ZImageFeedForward(nn.Module):
+    def __init__(self, hidden, inner):
+        super().__init__()
+        self.w1, self.w3 = (Linear(hidden, inner, bias=False) for _ in range(2))
+        self.w2 = Linear(inner, hidden, bias=False)
+
+    def forward(self, x):
+        return self.w2(F.silu(self.w1(x), inplace=True).mul_(self.w3(x)))
+
+
+class ZImageTextBlock(nn.Module):
+    """A block that does not look at the time."""
+
+    def __init__(self, hidden, heads, inner):
+        super().__init__()
+        self.attention, self.feed_forward = ZImageAttention(hidden, heads), ZImageFeedForward(hidden, inner)
+        self.attention_norm1, self.attention_norm2 = (WeightedNorm(hidden, 1e-5) for _ in range(2))
+        self.ffn_norm1, self.ffn_norm2 = (WeightedNorm(hidden, 1e-5) for _ in range(2))
+
+    def forward(self, x, turns):
+        x = x + self.attention_norm2(self.attention(self.attention_norm1(x), turns))
+        return x + self.ffn_norm2(self.feed_forward(self.ffn_norm1(x)))
+
+
+class ZImageBlock(ZImageTextBlock):
+    def __init__(self, hidden, heads, inner, time):
+        super().__init__(hidden, heads, inner)
+        self.adaLN_modulation = nn.Sequential(Linear(time, 4 * hidden))
+
+    def forward(self, x, turns, time):
+        parts = self.adaLN_modulation(time)[:, None].chunk(4, dim=-1)
+        scales, gates = [1 + part for part in parts[::2]], [part.tanh() for part in parts[1::2]]
+        inner = self.attention(self.attention_norm1(x).mul_(scales[0]), turns)
+        x = torch.addcmul(x, gates[0], self.attention_norm2(inner))
+        inner = self.feed_forward(self.ffn_norm1(x).mul_(scales[1]))
+        return torch.addcmul(x, gates[1], self.ffn_norm2(inner))
+
+
+class ZImageFinalLayer(nn.Module):
+    def __init__(self, hidden, time, channels):
+        super().__init__()
+        self.linear = Linear(hidden, channels)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(time, hidden))
+
+    def forward(self, x, time):
+        scale = 1 + self.adaLN_modulation(time)[:, None]
+        return self.linear(F.layer_norm(x, x.shape[-1:], eps=1e-6).mul_(scale))
+
+
+def filled(x, token):
+    """Tokens filled up to a multiple of 32 with a learned one."""
+    missing = -x.shape[1] % 32
+    return torch.cat((x, token.to(x.dtype).expand(x.shape[0], missing, -1)), dim=1) if missing else x
+
+
+class ZImage(nn.Module):
+    """Z-Image at its full width, with two blocks of each kind."""
+
+    def __init__(self, hidden=3840, heads=30, inner=10240, time=256, channels=64, context=2560, blocks=2):
+        super().__init__()
+        self.x_embedder = Linear(channels, hidden)
+        self.cap_embedder = nn.Sequential(WeightedNorm(context, 1e-5), Linear(context, hidden))
+        self.t_embedder = nn.Module()
+        self.t_embedder.mlp = nn.Sequential(Linear(256, 1024), nn.SiLU(), Linear(1024, time))
+        self.x_pad_token, self.cap_pad_token = (nn.Parameter(torch.empty(1, hidden)) for _ in range(2))
+        sizes = (hidden, heads, inner)
+        self.context_refiner = nn.ModuleList([ZImageTextBlock(*sizes) for _ in range(blocks)])
+        self.noise_refiner = nn.ModuleList([ZImageBlock(*sizes, time) for _ in range(blocks)])
+        self.layers = nn.ModuleList([ZImageBlock(*sizes, time) for _ in range(blocks)])
+        self.final_layer = ZImageFinalLayer(hidden, time, channels)
+
+    def turns(self, texts, rows, columns, filling):
+        """Text counts from one; the picture behind it counts rows and columns; fillers stand at zero."""
+        places = torch.zeros(texts + rows * columns + filling, 3, dtype=torch.float64)
+        places[:texts, 0] = torch.arange(1, texts + 1)
+        picture = places[texts : texts + rows * columns]
+        picture[:, 0] = texts + 1
+        picture[:, 1] = torch.arange(rows).repeat_interleave(columns)
+        picture[:, 2] = torch.arange(columns).repeat(rows)
+        parts = []
+        for axis, size in enumerate((32, 48, 48)):
+            exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
+            parts.append(places[:, axis, None] / 256.0**exponents)
+        angles = torch.cat(parts, dim=1)[:, None]
+        return torch.complex(angles.cos().float(), angles.sin().float())
+
+    def forward(self, latent, context, time=0.75):
+        batch, channels, height, width = latent.shape
+        rows, columns = height // 2, width // 2
+        patches = latent.reshape(batch, channels, rows, 2, columns, 2).permute(0, 2, 4, 3, 5, 1)
+        x = filled(self.x_embedder(patches.reshape(batch, rows * columns, 4 * channels)), self.x_pad_token)
+        text = filled(self.cap_embedder(context), self.cap_pad_token)
+        # The model's own time runs the other way.
+        time = self.t_embedder.mlp(waves(1 - time))
+        texts, patches = text.shape[1], rows * columns
+        turns = self.turns(texts, rows, columns, x.shape[1] - patches)
+        for block in self.context_refiner:
+            text = block(text, turns[:texts])
+        for block in self.noise_refiner:
+            x = block(x, turns[texts:], time)
+        x = torch.cat((text, x), dim=1)
+        for block in self.layers:
+            x = block(x, turns, time)
+        x = self.final_layer(x[:, texts : texts + patches], time)
+        x = x.reshape(batch, rows, columns, 2, 2, channels).permute(0, 5, 1, 3, 2, 4)
+        # The model gives the direction from noise to picture.
+        return -x.reshape(batch, channels, height, width)
+
+
+NETWORKS = {
+    "flux": (Flux, ""),
+    "decoder": (Decoder, "decoder."),
+    "unet": (Unet, ""),
+    "z_image": (ZImage, ""),
+}
 
 
 class Peer:

@@ -167,7 +167,8 @@ impl Report {
         }
         let peer = self.rows.first().map_or("none", |row| &row.peer);
         format!(
-            "{} ({}, {}), {}, {} threads, {} pixels square, {} text tokens; peer: {peer}\n\n{table}",
+            "{} ({}, {}), {}, {} threads, {} pixels square where a step names no other size, FLUX with {} text \
+             tokens; peer: {peer}\n\n{table}",
             self.device,
             self.device_name,
             self.detail,
