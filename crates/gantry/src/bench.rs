@@ -22,6 +22,20 @@ use anyhow::Result;
 use crate::cli::{BenchArgs, BenchCase};
 use crate::machine::Machine;
 
+/// Whether `--only` names a row: by a part of its name, or by one of several with commas between them. A comma with a space
+/// behind it belongs to a name.
+fn is_wanted(only: &str, name: &str) -> bool {
+    let mut texts: Vec<String> = Vec::new();
+    for text in only.split(',') {
+        match texts.last_mut() {
+            Some(last) if text.starts_with(' ') => last.extend([",", text]),
+            _ => texts.push(text.to_owned()),
+        }
+    }
+    let is_named = |text: &String| !text.is_empty() && name.contains(text.as_str());
+    only.is_empty() || texts.iter().any(is_named)
+}
+
 /// Measures what was asked for.
 pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     match args.case {
@@ -37,7 +51,22 @@ pub(crate) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         BenchCase::Residency => residency::run(machine, args),
         BenchCase::Served => served::run(machine, args),
         BenchCase::Server => server::run(machine, args),
+        BenchCase::Shared => served::shared::run(machine, args),
         BenchCase::Step => step::run(machine, args),
-        BenchCase::Video => served::video::run(args),
+        BenchCase::Video => served::video::run(machine, args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_named_by_parts_of_their_names() {
+        assert!(is_wanted("", "NVFP4") && is_wanted("FP4", "NVFP4") && !is_wanted("BF16", "NVFP4"));
+        assert!(is_wanted("BF16,NVFP4", "NVFP4") && !is_wanted("BF16,Q8_0", "NVFP4"));
+        assert!(is_wanted("resident, LoRA", "resident, LoRA") && !is_wanted("resident, LoRA", "resident"));
+        assert!(is_wanted("decode,resident, fp8", "resident, fp8 products"));
+        assert!(!is_wanted("BF16,", "NVFP4"), "an empty text names nothing");
     }
 }

@@ -533,10 +533,10 @@ pub(crate) struct BenchArgs {
     /// Frames of the video of `bench step`
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = steps())]
     pub(crate) frames: usize,
-    /// The model that `bench served` serves
+    /// How large the models of benches that take a family are, and those of `bench parts`' upscaler
     #[arg(long, value_enum, default_value = "12b", value_name = "SHAPE")]
-    pub(crate) shape: ServedShape,
-    /// Steps of each job of `bench served`; the median of all but the first counts
+    pub(crate) shape: ModelShape,
+    /// Steps of each job of `bench served` and `bench shared`; the median of all but the first counts
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = steps())]
     pub(crate) steps: usize,
     /// How many clients of `bench server` and `bench queue` post prompts at once
@@ -548,10 +548,13 @@ pub(crate) struct BenchArgs {
     /// A ComfyUI install to measure beside us in `bench server`; --python names its Python
     #[arg(long, value_name = "FOLDER")]
     pub(crate) with_comfy: Option<PathBuf>,
+    /// Measure a step of `bench step` with a control network of the family's released size beside it, and without
+    #[arg(long)]
+    pub(crate) control: bool,
     /// Also tell where the time goes, operation by operation, in `bench step` and `bench parts`
     #[arg(long)]
     pub(crate) operations: bool,
-    /// Only rows whose name contains this
+    /// Only rows whose name contains this, or one of these with commas between them
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) only: String,
     /// Where bench step writes a profile of each row's last step, as JSON that trace viewers open too
@@ -574,7 +577,8 @@ pub(crate) enum BenchCase {
     Ops,
     /// What queuing an operation costs the host, on a device that computes nothing and on a GPU
     Launches,
-    /// Text encoder, autoencoder and single blocks at three sizes each: times, and memory beside what was planned
+    /// Text encoder, autoencoder and single blocks at three sizes each: times, and memory beside what was planned; and an
+    /// upscaler, beside PyTorch where a Python has it
     Parts,
     /// Time from the start to the first block of a model file in use, from the page cache and from the disk
     Load,
@@ -588,16 +592,19 @@ pub(crate) enum BenchCase {
     Step,
     /// The server as a program: start, memory, prompts, nodes whose outputs are known
     Server,
+    /// One picture on two devices: a pair of texts and a batch that are split, and jobs of several parts, with their bits
+    Shared,
     /// A queue that several machines share, with all of them on this one: jobs in a second, and how soon prompts are accepted
     Queue,
-    /// Models of videos: offloaded beside resident, two experts where one fits, frames written as MP4
+    /// Models of videos: offloaded beside resident, two experts where one fits, frames written as MP4; with --device, two
+    /// experts of the released size on that device and on a part of it
     Video,
 }
 
-/// How large the model of `bench served` is.
+/// How large a model is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ServedShape {
-    /// FLUX.1 as it was published: 12 billion weights, 24 GB, a picture of 1024 by 1024
+pub(crate) enum ModelShape {
+    /// As it was published: FLUX.1 has 12 billion weights, 24 GB, and makes a picture of 1024 by 1024
     #[value(name = "12b")]
     Full,
     /// One that two CPU cores can run

@@ -1,5 +1,6 @@
 //! The devices of this machine, opened as the command line asks.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub(crate) struct Machine {
     cuda: Vec<Arc<CudaBackend>>,
     simulated: Vec<SimSpec>,
     note: Option<String>,
+    logical: Vec<LogicalGpus>,
     coding: CodingPolicy,
     products: Products,
     coded_cache: ByteSize,
@@ -49,6 +51,12 @@ impl FromStr for LogicalGpus {
             return Err(error());
         }
         Ok(LogicalGpus { card: id.ordinal, count })
+    }
+}
+
+impl fmt::Display for LogicalGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", DeviceId::cuda(self.card), self.count)
     }
 }
 
@@ -83,6 +91,7 @@ impl Machine {
             groups,
             cuda,
             simulated,
+            logical: args.logical_gpus.clone(),
             note,
             coding,
             products,
@@ -145,6 +154,11 @@ impl Machine {
     /// What all simulated devices were said to have, in their order.
     pub(crate) fn all_simulated(&self) -> &[SimSpec] {
         &self.simulated
+    }
+
+    /// The cards that are opened as several devices.
+    pub(crate) fn logical(&self) -> &[LogicalGpus] {
+        &self.logical
     }
 
     /// Why there are no GPUs, if there are none.

@@ -19,10 +19,14 @@ pub(crate) fn plan_file(
     products: Products,
     question: &PlanQuestion,
 ) -> Result<Plan> {
+    Ok(runtime_on(devices, compute, products)?.plan_file(file, question)?)
+}
+
+/// A runtime with nothing loaded, as the program that serves has it.
+pub(crate) fn runtime_on(devices: &Registry, compute: DeviceId, products: Products) -> Result<Runtime> {
     let folders = runtime::Folders::at(&environment::current_dir().context("finding the current folder")?);
     let settings = Settings { profile_file: environment::profile_file(), products, ..Settings::default() };
-    let runtime = Runtime::new(folders, devices.clone(), compute, settings);
-    Ok(runtime.plan_file(file, question)?)
+    Ok(Runtime::new(folders, devices.clone(), compute, settings))
 }
 
 /// Every device with its budget and what is left of it, links of the same speed, the same computing speed.

@@ -42,7 +42,20 @@ pub struct ControlFamily {
     pub signs: &'static [Sign],
     /// Reads the sizes of one of its networks.
     pub read: fn(&Checkpoint, &Part) -> Result<Box<dyn ControlNetwork>>,
+    /// A network as it was released, for measuring without its file; none if it is not measured.
+    pub released: Option<ReleasedControl>,
 }
+
+/// A control network as it was released.
+pub struct ReleasedControl {
+    /// The family of diffusion models that it is for, by name.
+    pub controls: &'static str,
+    /// The names and shapes of its tensors beside a model that has these.
+    pub tensors: fn(&[NamedShape]) -> Vec<NamedShape>,
+}
+
+/// The name and the shape of a tensor.
+pub type NamedShape = (String, Shape);
 
 /// A control network that was read from a file.
 pub trait ControlNetwork: Module {

@@ -3,12 +3,15 @@
 
 mod codec;
 mod coding;
+mod control;
+mod experts;
 mod families;
 mod figure;
 mod from_disk;
 mod launches;
 mod readme;
 mod served;
+mod shared;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -270,6 +273,13 @@ fn page(results: &Path) -> Result<String> {
     if there(&"fuzz-coded-2-cores") {
         coding::damage(&mut text, &read(results, "fuzz-coded-2-cores")?)?;
     }
+    control::section(&mut text, &families::read_all(results, "control-")?)?;
+    if there(&"video-h200") {
+        experts::section(&mut text, &read(results, "video-h200")?)?;
+    }
+    if there(&"shared-h200") {
+        shared::section(&mut text, &read(results, "shared-h200")?)?;
+    }
     if results.join("launches-h200.json").is_file() {
         launches::section(&mut text, &read(results, "launches-h200")?)?;
     }
@@ -373,8 +383,8 @@ fn cpu(text: &mut String, report: &Cpu) -> Result<()> {
     let peer = report.rows.iter().find(|row| row.theirs.is_some()).map_or("none", |row| &row.peer);
     writeln!(
         text,
-        "Gantry {}, {}; {} threads, {} pixels square, {} text tokens; peer: {peer}, in turns with ours in the same run. Less \
-         than 1 is better than the peer.\n",
+        "Gantry {}, {}; {} threads, {} pixels square where a case names no other size, FLUX with {} text tokens; peer: \
+         {peer}, in turns with ours in the same run. Less than 1 is better than the peer.\n",
         report.version, report.date, report.threads, report.pixels, report.text_tokens
     )?;
     text.push_str(

@@ -15,6 +15,7 @@ use meta::{DType, Encoding, Moment};
 use serde::Serialize;
 use testkit::{decode, encode, random_trained};
 
+use super::is_wanted;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::demo_model;
@@ -88,7 +89,7 @@ struct Ratio {
 
 pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let device = machine.registry().get(args.device)?;
-    let wanted = |name: &str| name.contains(&args.only);
+    let wanted = |name: &str| is_wanted(&args.only, name);
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         date: Moment::utc(SystemTime::now()).date(),

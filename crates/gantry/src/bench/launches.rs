@@ -20,6 +20,7 @@ use serde::Serialize;
 use tensor::{Activation, Lane, Mask, Tensor};
 use testkit::{SafetensorsWriter, ScratchDir, encode, random_normal};
 
+use super::is_wanted;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
@@ -163,7 +164,7 @@ impl Model {
         let model = residency.load(manifest, plan, LoadOptions { dtype, ..LoadOptions::default() })?;
         let session = residency.open(model, &Cancel::NEVER)?;
         let bench = Bench::new(&session)?;
-        let kinds = Kind::ALL.into_iter().filter(|kind| kind.name().contains(&args.only));
+        let kinds = Kind::ALL.into_iter().filter(|kind| is_wanted(&args.only, kind.name()));
         kinds.map(|kind| bench.row(kind).with_context(|| format!("{} on {id}", kind.name()))).collect()
     }
 }

@@ -16,7 +16,7 @@ use residency::{Cancel, LoadOptions, Manifest, Residency};
 use serde::Serialize;
 use testkit::ScratchDir;
 
-use super::step;
+use super::{is_wanted, step};
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
@@ -154,7 +154,7 @@ impl<'a> Bench<'a> {
             for is_cold in [false, true] {
                 let source = if is_cold { "disk" } else { "page cache" };
                 let name = format!("{kind}, from the {source}");
-                if !name.contains(&args.only) {
+                if !is_wanted(&args.only, &name) {
                     continue;
                 }
                 match self.measure(allocation, is_cold)? {

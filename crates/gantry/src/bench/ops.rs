@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tensor::{Activation, ConvolutionShape, Lane, Mask, Tensor, Weight};
 use testkit::{encode, random_normal};
 
+use super::is_wanted;
 use super::torch::Torch;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json};
@@ -109,7 +110,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let has_fp8 = device.description().capabilities.fp8_products.contains(&lane.dtype());
     let mut shapes = shapes();
     shapes.extend(if has_fp8 { eight_bits() } else { Vec::new() });
-    for shape in shapes.iter().filter(|shape| shape.name.contains(&args.only)) {
+    for shape in shapes.iter().filter(|shape| is_wanted(&args.only, &shape.name)) {
         rows.push(match bare {
             Some(backend) => match shape.kind {
                 Kind::Linear { m, k, n, stored: Encoding::BF16 } => row(shape, &lane, |budget| {

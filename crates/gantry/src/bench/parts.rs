@@ -1,7 +1,8 @@
 //! `gantry bench parts`: what a picture or a video takes beside its steps: text encoders of the sizes of T5-XXL and
-//! Qwen2.5-VL 7B, autoencoders of pictures and of videos, and one block of each kind of a diffusion model; with the most
-//! memory that each took beside what was planned.
+//! Qwen2.5-VL 7B, autoencoders of pictures and of videos, one block of each kind of a diffusion model, and an upscaler; with
+//! the most memory that each took beside what was planned.
 
+mod upscaler;
 mod video;
 
 use std::path::Path;
@@ -26,7 +27,7 @@ use tensor::{Lane, Tensor};
 use testkit::{Manifest, ScratchDir, random_normal};
 
 use super::served::files;
-use super::step;
+use super::{is_wanted, step};
 use crate::bandwidth;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json, tell};
@@ -50,6 +51,8 @@ struct Report {
     version: &'static str,
     device: String,
     device_name: String,
+    /// Who enlarges pictures beside us.
+    peer: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -70,6 +73,24 @@ struct Row {
     planned_bytes: u64,
     /// Where the time goes, the longest first; empty unless it is asked for.
     operations: Vec<step::OperationRow>,
+    /// The same by the peer, in turns with ours.
+    peer: Option<Peer>,
+}
+
+/// What the peer took.
+#[derive(Serialize)]
+struct Peer {
+    seconds: f64,
+    /// Our time over the peer's.
+    ratio: f64,
+    /// How far our result is from the peer's.
+    relative_error: f64,
+}
+
+/// The median of times.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
@@ -87,11 +108,13 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     bench.text(&mut rows)?;
     bench.language(&mut rows)?;
     bench.video(&mut rows)?;
+    let peer = bench.upscaler(&mut rows, args)?;
     ensure!(!rows.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
         device_name: device.description().name.clone(),
+        peer,
         rows,
     };
     if args.output.json {
@@ -113,7 +136,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn wants(&self, part: &str) -> bool {
-        part.contains(self.only)
+        is_wanted(self.only, part)
     }
 
     fn autoencoder(&self, rows: &mut Vec<Row>) -> Result<()> {
@@ -167,6 +190,7 @@ impl Bench<'_> {
                 peak_bytes,
                 planned_bytes,
                 operations: Vec::new(),
+                peer: None,
             });
         }
         Ok(())
@@ -262,18 +286,18 @@ impl Bench<'_> {
         // What is read back is turned into 32 bits on the device first, which the plan counts.
         work()?.to_vec()?;
         let operations = self.operations(&once)?;
-        let mut times = (0..TIMES).map(|_| once()).collect::<Result<Vec<f64>>>()?;
-        times.sort_by(f64::total_cmp);
+        let times = (0..TIMES).map(|_| once()).collect::<Result<Vec<f64>>>()?;
         Ok(Row {
             part,
             size,
             streamed_bytes: opened.streamed_bytes,
             over_bound: None,
             first_s,
-            seconds: times[TIMES / 2],
+            seconds: median(times),
             peak_bytes: card.map_or(ledger.report().peak, CudaBackend::take_peak_bytes),
             planned_bytes: opened.planned_bytes,
             operations,
+            peer: None,
         })
     }
 }
@@ -330,7 +354,11 @@ impl Report {
             "planned",
             "peak over plan",
             "over bound",
+            "peer ms",
+            "ours / peer",
+            "relative error",
         ]);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
         for row in &self.rows {
             table.row(&[
                 row.part,
@@ -340,9 +368,13 @@ impl Report {
                 &ByteSize(row.peak_bytes).to_string(),
                 &ByteSize(row.planned_bytes).to_string(),
                 &format!("{:.3}", row.peak_bytes as f64 / row.planned_bytes.max(1) as f64),
-                &row.over_bound.map_or("–".to_owned(), |over| format!("{over:.3}")),
+                &or_dash(row.over_bound.map(|over| format!("{over:.3}"))),
+                &or_dash(row.peer.as_ref().map(|peer| format!("{:.2}", peer.seconds * 1e3))),
+                &or_dash(row.peer.as_ref().map(|peer| format!("{:.3}", peer.ratio))),
+                &or_dash(row.peer.as_ref().map(|peer| format!("{:.1e}", peer.relative_error))),
             ]);
         }
-        format!("{} ({})\n\n{table}", self.device, self.device_name)
+        let peer = self.peer.as_ref().map_or_else(String::new, |peer| format!("; peer: {peer}"));
+        format!("{} ({}){peer}\n\n{table}", self.device, self.device_name)
     }
 }

@@ -7,6 +7,7 @@ mod client;
 pub(super) mod files;
 mod latency;
 mod rows;
+pub(super) mod shared;
 pub(super) mod video;
 mod workflow;
 
@@ -21,8 +22,8 @@ use serde::Serialize;
 use testkit::ScratchDir;
 
 use super::server::program::Program;
-use super::{codec, step};
-use crate::cli::{BenchArgs, ServedShape};
+use super::{codec, is_wanted, step};
+use crate::cli::{BenchArgs, ModelShape};
 use crate::commands::{print, print_json, tell};
 use crate::machine::Machine;
 use crate::table::Table;
@@ -90,9 +91,9 @@ struct VirtualVram {
 pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let device = machine.registry().get(args.device)?;
     let (family, released) = step::released(args)?;
-    let (released, shape) = match args.shape {
-        ServedShape::Full => (released, "12b"),
-        ServedShape::Small => (&family.small, "small"),
+    let shape = match args.shape {
+        ModelShape::Full => "12b",
+        ModelShape::Small => "small",
     };
     let scratch = room_for(files::bytes(released))?;
     let begun = Instant::now();
@@ -229,7 +230,7 @@ impl Bench<'_> {
 
     /// The cases that are asked for, and those that they are compared with.
     fn wanted<'a>(&self, cases: impl Iterator<Item = &'a Case> + Clone) -> Vec<Case> {
-        let is_named = |case: &&Case| case.cfgs.iter().any(|cfg| case.row_name(*cfg).contains(self.only));
+        let is_named = |case: &&Case| case.cfgs.iter().any(|cfg| is_wanted(self.only, &case.row_name(*cfg)));
         let named: Vec<&Case> = cases.clone().filter(is_named).collect();
         let is_reference =
             |case: &Case| named.iter().any(|named| named.reference == case.name || case.name == RESIDENT);
@@ -278,8 +279,13 @@ impl Bench<'_> {
 
     /// What the program is started with.
     fn arguments(&self, pair: Option<PairFlags>, coded: &str) -> Vec<String> {
-        let mut arguments =
-            ["--compute", &self.compute.to_string(), "--coded", coded].map(str::to_owned).to_vec();
+        let compute = ["--compute".to_owned(), self.compute.to_string()];
+        compute.into_iter().chain(self.device_arguments(pair, coded)).collect()
+    }
+
+    /// The same without where it computes.
+    fn device_arguments(&self, pair: Option<PairFlags>, coded: &str) -> Vec<String> {
+        let mut arguments = ["--coded", coded].map(str::to_owned).to_vec();
         let simulated = self.machine.all_simulated().iter().map(ToString::to_string);
         let copies = if pair == Some(PairFlags::Simulate) { 2 } else { 1 };
         for spec in simulated.flat_map(|spec| std::iter::repeat_n(spec, copies)) {
@@ -287,6 +293,9 @@ impl Bench<'_> {
         }
         if self.compute.kind != DeviceKind::Cuda {
             arguments.push("--cpu".to_owned());
+        }
+        for split in self.machine.logical() {
+            arguments.extend(["--logical-gpus".to_owned(), split.to_string()]);
         }
         if pair == Some(PairFlags::Split) {
             arguments.extend(["--logical-gpus".to_owned(), format!("{}=2", self.compute)]);
@@ -314,7 +323,7 @@ impl Bench<'_> {
         let share = if report.shape == "12b" { 1.0 } else { report.model_bytes as f64 / FULL_BYTES };
         for gigabytes in VIRTUAL_VRAM_GB {
             let name = format!("virtual_vram_gb {gigabytes}");
-            if !name.contains(self.only) {
+            if !is_wanted(self.only, &name) {
                 continue;
             }
             tell(&format!("{name}\n"));
@@ -357,7 +366,7 @@ impl Bench<'_> {
 
     /// How soon the server answers while a model loads, is patched and leaves.
     fn now(&self, client: &Client<'_>, report: &mut Report) {
-        if !"/gantry/now".contains(self.only) {
+        if !is_wanted(self.only, "/gantry/now") {
             return;
         }
         tell("/gantry/now\n");

@@ -2,11 +2,13 @@
 //! and all of it offloaded, and a cut of it against the CPU; and an autoencoder that decodes what it makes. Models of videos
 //! take a size and a number of frames (`--size 832x480 --frames 33`).
 
+mod control;
 mod decoding;
 mod floor;
+mod stored;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use checkpoint::Checkpoint;
 use device::{Device, OperationTime, Registry};
 use device_cuda::CudaBackend;
-use meta::{ByteSize, DeviceId, Shape};
+use meta::{ByteSize, DeviceId};
 use models::conditioning::{Array, Cond, CondShape, Conditioned, Scene};
 use models::detect::{Reader, Role, detect};
 use models::diffusion::{Diffusion, DiffusionFamily, DiffusionRun, Evaluation, ReleasedModel};
@@ -24,22 +26,21 @@ use residency::{Cancel, LoadOptions, Products, Residency, Session};
 use runtime::PlanQuestion;
 use sampling::{LatentShape, LatentSpec};
 use serde::Serialize;
-use serde_json::json;
 use tensor::{Lane, Tensor};
-use testkit::{Manifest, ScratchDir, random_normal};
+use testkit::{ScratchDir, random_normal};
 
-use super::served::files;
+use super::is_wanted;
 use crate::bandwidth;
-use crate::cli::BenchArgs;
+use crate::cli::{BenchArgs, ModelShape};
 use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::planning::plan_file;
 use crate::profile::{self, ModelProfile};
 use crate::table::Table;
 use floor::Floor;
+use stored::{FORMATS, NAMED_FORMATS, write_whole};
+pub(super) use stored::{amplitude, write_model};
 
-/// How the matrices are stored: as models are published, and as people have it on smaller cards.
-const FORMATS: [&str; 4] = ["BF16", "F8_E4M3", "Q8_0", "Q4_K"];
 /// Steps that are measured; their median counts.
 const STEPS: usize = 5;
 
@@ -91,6 +92,21 @@ impl StepSize {
             width: side(self.width),
         }
     }
+
+    /// Random noise of a latent's size.
+    fn noise(self, spec: &LatentSpec) -> Vec<f32> {
+        let LatentShape { batch, channels, frames, height, width } = self.latent(spec);
+        random_normal(1, batch * channels * frames * height * width)
+    }
+
+    /// The same on a device. Families that make pictures have latents without frames.
+    fn on_device(self, spec: &LatentSpec, lane: &Lane, noise: &[f32]) -> device::Result<Tensor> {
+        let LatentShape { batch, channels, frames, height, width } = self.latent(spec);
+        match spec.frames_per_value {
+            None => lane.tensor([batch, channels, height, width], noise),
+            Some(_) => lane.tensor([batch, channels, frames, height, width], noise),
+        }
+    }
 }
 
 impl fmt::Display for StepSize {
@@ -110,6 +126,8 @@ struct FormatReport {
     model_bytes: u64,
     /// Error of one evaluation of the cut of one block each, against the CPU in f32.
     cut_relative_error: f64,
+    /// Its resident step over that of bf16, where both were measured.
+    resident_over_bf16: Option<f64>,
     /// No resident step can be shorter: products and attention alone, as fast as the device does large ones.
     floor: Floor,
     /// Where a resident step's time goes, the longest first; empty unless it is asked for.
@@ -162,64 +180,101 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         device.id() != DeviceId::CPU,
         "bench step measures an accelerator: name one with --device cuda:0"
     );
+    if args.control {
+        return control::run(machine, device, args);
+    }
+    let formats = formats(&args.only)?;
     let (family, released) = released(args)?;
-    let size = size_of(args, released);
-    let link = bandwidth::measure(device, machine.cpu())?.pinned_to_device;
-    let peer = peer_of(machine, device)?;
+    let measuring = Measuring {
+        machine,
+        device,
+        shapes: (family, released),
+        size: size_of(args, released),
+        link: bandwidth::measure(device, machine.cpu())?.pinned_to_device,
+        peer: peer_of(machine, device)?,
+        args,
+    };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
         device_name: device.description().name.clone(),
         model: released.name,
         cfg: released.cfg,
-        parameters: 0,
-        pixels: size.width,
-        size,
-        link_bytes_per_s: link,
-        peer_bytes_per_s: peer.map(|(_, bytes_per_s)| bytes_per_s),
+        parameters: (released.tensors)(usize::MAX).iter().map(|(_, shape)| shape.count() as u64).sum(),
+        pixels: measuring.size.width,
+        size: measuring.size,
+        link_bytes_per_s: measuring.link,
+        peer_bytes_per_s: measuring.peer.map(|(_, bytes_per_s)| bytes_per_s),
         formats: Vec::new(),
         decoding: decoding::measure(machine, device.id(), released.pixels)?,
     };
-    for format in FORMATS.into_iter().filter(|format| format.contains(&args.only)) {
-        let dir = ScratchDir::new()?;
-        let cut = write_model(dir.path(), format, (family, released), 1)?;
-        let cut_relative_error =
-            cut_error(machine, device.id(), &cut, StepSize::square(512, released.tokens))?;
-        std::fs::remove_file(&cut)?;
-        let path = write_whole(dir.path(), format, (family, released))?;
-        let bench = Bench {
-            devices: machine.registry(),
-            compute: device.id(),
-            card: machine.cuda(device.id()),
-            path: &path,
-            size,
-            evaluations: evaluations(released),
-            link,
-            peer,
-            products: Products::Exact,
-            profiles: args.profile.as_deref().map(|folder| (folder, format)),
-        };
-        let floor = Floor::of(device, machine.cpu(), &path, &bench)?;
-        let operations = if args.operations { bench.operations(device, machine.cpu())? } else { Vec::new() };
-        let rows = bench.rows(&floor)?;
-        let checkpoint = Checkpoint::open(&path)?;
-        report.parameters = checkpoint.entries().iter().map(|e| e.shape().count() as u64).sum();
-        let model_bytes = checkpoint.tensor_bytes();
-        report.formats.push(FormatReport {
-            format: format.to_owned(),
-            model_bytes,
-            cut_relative_error,
-            floor,
-            operations,
-            rows,
-        });
+    for format in formats {
+        report.formats.push(measuring.format(format)?);
     }
+    report.compare_with_bf16();
     if args.output.json {
         print_json(&report)?;
     } else {
         print(&report.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The formats that were asked for.
+fn formats(only: &str) -> Result<Vec<&'static str>> {
+    let named = NAMED_FORMATS.into_iter().filter(|_| !only.is_empty());
+    let formats: Vec<&str> =
+        FORMATS.into_iter().chain(named).filter(|format| is_wanted(only, format)).collect();
+    let known = [&FORMATS[..], &NAMED_FORMATS].concat().join(", ");
+    ensure!(!formats.is_empty(), "--only {only}: no format has that in its name; there are {known}");
+    Ok(formats)
+}
+
+/// What is measured of every format.
+struct Measuring<'a> {
+    machine: &'a Machine,
+    device: &'a Device,
+    shapes: (&'static DiffusionFamily, &'static ReleasedModel),
+    size: StepSize,
+    link: f64,
+    peer: Option<(DeviceId, f64)>,
+    args: &'a BenchArgs,
+}
+
+impl Measuring<'_> {
+    fn format(&self, format: &str) -> Result<FormatReport> {
+        let Measuring { machine, device, shapes, size, args, .. } = self;
+        let dir = ScratchDir::new()?;
+        let cut = write_model(dir.path(), format, *shapes, 1)?;
+        let cut_relative_error =
+            cut_error(machine, device.id(), &cut, StepSize::square(512, shapes.1.tokens))?;
+        std::fs::remove_file(&cut)?;
+        let path = write_whole(dir.path(), format, *shapes)?;
+        let bench = Bench {
+            devices: machine.registry(),
+            compute: device.id(),
+            card: machine.cuda(device.id()),
+            path: &path,
+            size: *size,
+            evaluations: evaluations(shapes.1),
+            link: self.link,
+            peer: self.peer,
+            products: Products::Exact,
+            profiles: args.profile.as_deref().map(|folder| (folder, format)),
+        };
+        let floor = Floor::of(device, machine.cpu(), &path, &bench)?;
+        let operations = if args.operations { bench.operations(device, machine.cpu())? } else { Vec::new() };
+        let rows = bench.rows(&floor)?;
+        Ok(FormatReport {
+            format: format.to_owned(),
+            model_bytes: Checkpoint::open(&path)?.tensor_bytes(),
+            cut_relative_error,
+            resident_over_bf16: None,
+            floor,
+            operations,
+            rows,
+        })
+    }
 }
 
 /// Another device of the same kind, if there is one, and how fast it sends.
@@ -229,7 +284,7 @@ fn peer_of(machine: &Machine, device: &Device) -> Result<Option<(DeviceId, f64)>
     peer.map(|other| Ok((other.id(), bandwidth::between(other, device)?))).transpose()
 }
 
-/// The family that was asked for, and its released model.
+/// The family that was asked for, and its released model, or the small one.
 pub(super) fn released(args: &BenchArgs) -> Result<(&'static DiffusionFamily, &'static ReleasedModel)> {
     let families = models::diffusion::FAMILIES;
     let family = match &args.family {
@@ -239,7 +294,11 @@ pub(super) fn released(args: &BenchArgs) -> Result<(&'static DiffusionFamily, &'
     let known: Vec<&str> = families.iter().map(|family| family.key).collect();
     let family =
         family.with_context(|| format!("--family: there is no such one; there are {}", known.join(", ")))?;
-    Ok((family, &family.released))
+    let released = match args.shape {
+        ModelShape::Full => &family.released,
+        ModelShape::Small => &family.small,
+    };
+    Ok((family, released))
 }
 
 /// What was asked for; the size in which the family's models are usually measured where nothing was.
@@ -252,56 +311,6 @@ fn size_of(args: &BenchArgs, released: &ReleasedModel) -> StepSize {
 /// Evaluations of a step.
 fn evaluations(released: &ReleasedModel) -> usize {
     if released.cfg == 1.0 { 1 } else { 2 }
-}
-
-/// Writes all of a model in a released size; quickly where no matrix has to be quantised.
-fn write_whole(
-    dir: &Path,
-    format: &str,
-    (family, released): (&DiffusionFamily, &ReleasedModel),
-) -> Result<PathBuf> {
-    if format != "BF16" {
-        return write_model(dir, format, (family, released), usize::MAX);
-    }
-    let path = dir.join(format!("{}.safetensors", family.key));
-    files::write_released(&path, released)?;
-    Ok(path)
-}
-
-/// Writes a checkpoint of procedural weights in a released size, of each kind of block at most so many, the matrices of
-/// blocks stored in a format.
-pub(super) fn write_model(
-    dir: &Path,
-    format: &str,
-    (family, released): (&DiffusionFamily, &ReleasedModel),
-    most_blocks: usize,
-) -> Result<PathBuf> {
-    let tensor = |(name, shape): &(String, Shape)| {
-        let dims = shape.dims();
-        // Blocks are numbered; what is outside of them stays as it is.
-        let in_block = name.split('.').any(|part| part.parse::<usize>().is_ok()) && name.contains("blocks");
-        let dtype = if dims.len() == 2 && in_block { format } else { "BF16" };
-        let (scale, offset) = amplitude(name, dims);
-        json!({ "name": name, "dtype": dtype, "shape": dims, "scale": scale, "offset": offset })
-    };
-    let tensors: Vec<_> = (released.tensors)(most_blocks).iter().map(tensor).collect();
-    let is_gguf = format.starts_with('Q');
-    let extension = if is_gguf { "gguf" } else { "safetensors" };
-    let mut manifest = json!({ "file": format!("{}.{extension}", family.key), "tensors": tensors });
-    if is_gguf {
-        manifest["kv"] = json!({ "general.architecture": family.key, "general.quantization_version": 2 });
-    }
-    Ok(Manifest::parse(&manifest.to_string())?.write_to(dir)?)
-}
-
-/// By how much the values of a tensor vary, and around what: matrices give about what they are given, norms keep it.
-pub(super) fn amplitude(name: &str, dims: &[usize]) -> (f64, f64) {
-    match dims {
-        [_] if name.contains("norm") || name.contains(".ln_") => (0.1, 1.0),
-        [_] => (0.05, 0.0),
-        [_, columns @ ..] => ((3.0 / columns.iter().product::<usize>().max(1) as f64).sqrt(), 0.0),
-        [] => (0.0, 1.0),
-    }
 }
 
 /// The seconds of a step of a model file with all of it on a device.
@@ -359,19 +368,12 @@ impl Loaded {
 
     /// Random noise of a latent's size.
     fn noise(&self, size: StepSize) -> Vec<f32> {
-        let LatentShape { batch, channels, frames, height, width } = size.latent(self.model.latent());
-        random_normal(1, batch * channels * frames * height * width)
+        size.noise(self.model.latent())
     }
 
-    /// The same on the device. Families that make pictures have latents without frames.
+    /// The same on the device.
     fn latent(&self, size: StepSize, noise: &[f32]) -> Result<Tensor> {
-        let spec = self.model.latent();
-        let LatentShape { batch, channels, frames, height, width } = size.latent(spec);
-        let lane = self.session.lane()?;
-        Ok(match spec.frames_per_value {
-            None => lane.tensor([batch, channels, height, width], noise)?,
-            Some(_) => lane.tensor([batch, channels, frames, height, width], noise)?,
-        })
+        Ok(size.on_device(self.model.latent(), self.session.lane()?, noise)?)
     }
 
     /// One step on fixed inputs: what every evaluation gives, which stays on its device.
@@ -419,7 +421,7 @@ fn values_of(outputs: &[Tensor]) -> Result<Vec<f32>> {
 }
 
 /// ‖got − want‖ / ‖want‖.
-fn relative_error(got: &[f32], want: &[f32]) -> f64 {
+pub(super) fn relative_error(got: &[f32], want: &[f32]) -> f64 {
     let square = |v: f64| v * v;
     let difference: f64 = got.iter().zip(want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();
     let norm: f64 = want.iter().map(|w| square(f64::from(*w))).sum();
@@ -636,7 +638,22 @@ impl<'a> Bench<'a> {
     }
 }
 
+impl FormatReport {
+    /// Seconds of a step with all of it on the device and exact products.
+    fn resident_s(&self) -> Option<f64> {
+        let resident = self.rows.iter().find(|row| row.allocation.is_empty() && !row.fp8_products);
+        resident.map(|row| row.step_s)
+    }
+}
+
 impl Report {
+    fn compare_with_bf16(&mut self) {
+        let plain = self.formats.iter().find(|it| it.format == FORMATS[0]).and_then(FormatReport::resident_s);
+        for it in self.formats.iter_mut().filter(|it| it.format != FORMATS[0]) {
+            it.resident_over_bf16 = it.resident_s().zip(plain).map(|(own, plain)| own / plain);
+        }
+    }
+
     fn to_text(&self) -> String {
         let head = [
             "stored as",
@@ -676,6 +693,12 @@ impl Report {
         }
         let errors: Vec<String> =
             self.formats.iter().map(|it| format!("{} {:.1e}", it.format, it.cut_relative_error)).collect();
+        let over = self.formats.iter().filter_map(|it| Some((&it.format, it.resident_over_bf16?)));
+        let over: Vec<String> = over.map(|(format, over)| format!("{format} {over:.3}")).collect();
+        let over = match over.is_empty() {
+            true => String::new(),
+            false => format!("resident steps over those of bf16: {}\n", over.join(", ")),
+        };
         let mut parts = Table::new(&["operation", "count", "ms"]);
         for row in self.formats.iter().flat_map(|it| &it.operations) {
             parts.row(&[&row.operation, &row.count.to_string(), &format!("{:.3}", row.seconds * 1e3)]);
@@ -684,7 +707,7 @@ impl Report {
         let parts = if has_parts { format!("\n{parts}") } else { String::new() };
         format!(
             "{} ({}), a model of the size of {} ({:.1} billion parameters), cfg {}, {}, link {:.1} GB/s\n\
-             one block each against the CPU, relative error: {}\n\n{table}\n\
+             one block each against the CPU, relative error: {}\n\n{table}\n{over}\
              decoding a picture: {:.1} ms, the first {:.1} ms, relative error {:.1e}\n{parts}",
             self.device,
             self.device_name,

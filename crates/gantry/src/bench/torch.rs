@@ -1,4 +1,4 @@
-//! PyTorch as a peer: a Python process that times the same shapes in the same run.
+//! PyTorch as a peer: a Python process that times the same shapes in the same run, or runs the same network.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -18,10 +18,15 @@ pub(super) struct Torch {
 }
 
 impl Torch {
-    /// Starts `python`; an error says why there is no PyTorch.
+    /// Starts `python` to time shapes; an error says why there is no PyTorch.
     pub(super) fn start(python: &str) -> Result<Torch> {
+        Torch::running(python, SCRIPT)
+    }
+
+    /// Starts `python` with a script that tells version and threads first, and then answers questions.
+    pub(super) fn running(python: &str, script: &str) -> Result<Torch> {
         let mut child = Command::new(python)
-            .args(["-c", SCRIPT])
+            .args(["-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -43,10 +48,15 @@ impl Torch {
 
     /// The shortest time of one case.
     pub(super) fn seconds(&mut self, case: &Value) -> Result<f64> {
+        self.ask(case)?["seconds"].as_f64().context("the answer has no time")
+    }
+
+    /// Asks and waits for the answer.
+    pub(super) fn ask(&mut self, question: &Value) -> Result<Value> {
         let questions = self.questions.as_mut().context("the process is gone")?;
-        writeln!(questions, "{case}")?;
+        writeln!(questions, "{question}")?;
         questions.flush()?;
-        self.answer()?["seconds"].as_f64().context("the answer has no time")
+        self.answer()
     }
 
     fn answer(&mut self) -> Result<Value> {

@@ -20,6 +20,7 @@ mod signs;
 mod sizes;
 mod state;
 mod weights;
+mod workflow;
 
 use checkpoint::Checkpoint;
 use meta::{DType, Shape};
@@ -39,6 +40,7 @@ use state::{State, residual_at};
 
 pub(in crate::diffusion) use adapter::{Adapter, AdapterKind, is_adapter};
 pub use config::{Config, Heads, Layer, Place, Side, Unit};
+pub(in crate::diffusion) use control::released_tensors as control_tensors;
 pub(in crate::diffusion) use control_lora::read_control;
 pub(in crate::diffusion) use grounding::GroundingNetwork;
 pub use kind::FOUR_CHANNELS;
@@ -47,6 +49,7 @@ pub(in crate::diffusion) use signs::{
     CONTROL, CONTROL_DIFFUSERS, DIFFUSERS, NATIVE, Traits, controlled_text,
 };
 pub(in crate::diffusion) use sizes::{Sizes, tensors};
+pub(in crate::diffusion) use workflow::{autoencoder, clip_l, workflow};
 
 /// A UNet: its sizes and how it computes. Its weights come with a session.
 #[derive(Clone, Debug)]

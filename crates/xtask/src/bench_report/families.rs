@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::yes;
 
@@ -36,6 +37,8 @@ struct Size {
 #[derive(Deserialize)]
 struct Format {
     format: String,
+    #[serde(default)]
+    resident_over_bf16: Option<f64>,
     #[serde(default)]
     operations: Vec<Operation>,
     rows: Vec<Row>,
@@ -67,6 +70,9 @@ pub(super) struct Parts {
     version: String,
     device: String,
     device_name: String,
+    /// Who is beside us where a row has a peer.
+    #[serde(default)]
+    peer: Option<String>,
     rows: Vec<Part>,
 }
 
@@ -80,11 +86,20 @@ struct Part {
     seconds: f64,
     peak_bytes: u64,
     planned_bytes: u64,
+    #[serde(default)]
+    peer: Option<Peer>,
+}
+
+#[derive(Deserialize)]
+struct Peer {
+    seconds: f64,
+    ratio: f64,
+    relative_error: f64,
 }
 
 /// Writes the sections of all files `step-*-h200.json` of a folder.
 pub(super) fn section(text: &mut String, results: &Path) -> Result<()> {
-    let steps = read_all(results)?;
+    let steps: Vec<Step> = read_all(results, "step-")?;
     let Some(first) = steps.first() else { return Ok(()) };
     writeln!(text, "\n## Steps of released sizes, {} on {}\n", first.device, first.device_name)?;
     writeln!(
@@ -120,7 +135,20 @@ pub(super) fn section(text: &mut String, results: &Path) -> Result<()> {
             )?;
         }
     }
+    over_bf16(text, &steps)?;
     operations(text, &steps)
+}
+
+/// How much longer resident steps of other formats take than those of bf16, where that was measured in the same run.
+fn over_bf16(text: &mut String, steps: &[Step]) -> Result<()> {
+    for step in steps {
+        let over = step.formats.iter().filter_map(|it| Some((&it.format, it.resident_over_bf16?)));
+        let over: Vec<String> = over.map(|(format, over)| format!("{format} {over:.3}")).collect();
+        if !over.is_empty() {
+            writeln!(text, "\n{}, resident steps over that of bf16: {}.", step.model, over.join(", "))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the time of resident steps goes.
@@ -170,13 +198,41 @@ pub(super) fn parts(text: &mut String, report: &Parts) -> Result<()> {
             row.peak_bytes as f64 / row.planned_bytes as f64,
         )?;
     }
+    beside(text, report)
+}
+
+/// What was measured beside a peer, in turns.
+fn beside(text: &mut String, report: &Parts) -> Result<()> {
+    let rows: Vec<(&Part, &Peer)> =
+        report.rows.iter().filter_map(|row| Some((row, row.peer.as_ref()?))).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let peer = report.peer.as_deref().unwrap_or("none");
+    writeln!(
+        text,
+        "\nAn upscaler of the size of RealESRGAN x4plus enlarges a picture in tiles, in turns with the same network, type and \
+         tiles in the peer, {peer}. Less than 1 is better than the peer.\n\n\
+         | part | size | ms | peer ms | time | relative error |\n|---|---|---|---|---|---|"
+    )?;
+    for (row, Peer { seconds, ratio, relative_error }) in rows {
+        writeln!(
+            text,
+            "| {} | {} | {:.1} | {:.1} | {ratio:.3} | {relative_error:.1e} |",
+            row.part,
+            row.size,
+            row.seconds * 1e3,
+            seconds * 1e3,
+        )?;
+    }
     Ok(())
 }
 
-fn read_all(results: &Path) -> Result<Vec<Step>> {
+/// The results of one kind on the card, in the order of their names.
+pub(super) fn read_all<T: DeserializeOwned>(results: &Path, kind: &str) -> Result<Vec<T>> {
     let is_step = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("step-") && name.ends_with("-h200.json")
+        name.starts_with(kind) && name.ends_with("-h200.json")
     };
     let files = fs::read_dir(results).with_context(|| results.display().to_string())?;
     let mut files: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).filter(is_step).collect();

@@ -36,6 +36,7 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/gantry/src/bench/ops.rs", "rows are named after the models whose shapes they have"),
     ("crates/gantry/src/bench/parts.rs", "the name of a file of sizes"),
     ("crates/gantry/src/bench/parts/video.rs", "the name of a file of sizes"),
+    ("crates/gantry/src/bench/served/shared.rs", "the name of a file of sizes"),
     (
         "crates/gantry/src/bench/served/video.rs",
         "the families whose videos are measured, and encoders with known words",

@@ -83,6 +83,7 @@ impl Bench<'_> {
             peak_bytes: card.map_or(ledger.report().peak, CudaBackend::take_peak_bytes),
             planned_bytes: opened.planned_bytes,
             operations,
+            peer: None,
         })
     }
 }

@@ -82,9 +82,18 @@ impl<'a> Client<'a> {
 
     /// Runs a job to its end.
     pub(super) fn run(&self, prompt: &Value) -> Result<Job> {
+        self.end_of(&self.queue(prompt)?)
+    }
+
+    /// Posts a job; its id.
+    pub(super) fn queue(&self, prompt: &Value) -> Result<String> {
         let answer = self.post("/prompt", &json!({ "prompt": prompt, "client_id": "bench" }))?;
         let accepted: Value = serde_json::from_str(&answer.body).context("reading the answer to a prompt")?;
-        let id = accepted["prompt_id"].as_str().context("the prompt got no id")?;
+        Ok(accepted["prompt_id"].as_str().context("the prompt got no id")?.to_owned())
+    }
+
+    /// Waits for the end of a job.
+    pub(super) fn end_of(&self, id: &str) -> Result<Job> {
         let (entry, peak_private_bytes) = self.wait(id)?;
         if entry["status"]["status_str"] != "success" {
             bail!("{}", failure(&entry));
@@ -122,11 +131,23 @@ impl<'a> Client<'a> {
         bail!("the statistics do not have a job that has ended")
     }
 
+    /// The file of the picture that a node of a job saved.
+    pub(super) fn picture(&self, id: &str, node: &str) -> Result<Vec<u8>> {
+        let history = self.get(&format!("/history/{id}"))?;
+        let path = self.saved(&history[id]["outputs"][node]["images"][0])?;
+        let bytes = std::fs::read(&path)?;
+        Ok(std::fs::remove_file(&path).map(|()| bytes)?)
+    }
+
+    /// Where a file is that a job saved.
+    fn saved(&self, file: &Value) -> Result<PathBuf> {
+        let part = |key: &str| file[key].as_str().context("the job saved no file");
+        Ok(self.base.join("output").join(part("subfolder")?).join(part("filename")?))
+    }
+
     /// The values that a job saved.
     fn latent(&self, entry: &Value) -> Result<Vec<u8>> {
-        let file = &entry["outputs"][SAVER]["latents"][0];
-        let part = |key: &str| file[key].as_str().context("the job saved no latent");
-        let path = self.base.join("output").join(part("subfolder")?).join(part("filename")?);
+        let path = self.saved(&entry["outputs"][SAVER]["latents"][0])?;
         let saved = Checkpoint::open(&path)?;
         let values = saved.entry("latent_tensor").context("the saved file has no latent")?;
         let values = saved.bytes(values).to_vec();

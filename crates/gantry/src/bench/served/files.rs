@@ -89,6 +89,17 @@ pub(super) fn bytes(released: &ReleasedModel) -> u64 {
     all.iter().flatten().map(values).sum::<u64>() * DType::BF16.bytes() as u64
 }
 
+/// Writes the text encoders of a model below a models folder.
+pub(super) fn write_encoders(models: &Path, released: &ReleasedModel) -> Result<()> {
+    let folder = models.join("text_encoders");
+    std::fs::create_dir_all(&folder)?;
+    for (key, width) in released.encoders {
+        let name = encoder_file(key);
+        write(&folder.join(&name), &encoder(key, *width)).with_context(|| format!("writing {name}"))?;
+    }
+    Ok(())
+}
+
 /// Writes all files below a models folder; the bytes of the model.
 pub(super) fn write_all(models: &Path, released: &ReleasedModel) -> Result<u64> {
     let write = |folder: &str, name: &str, tensors: &[Made]| -> Result<u64> {
@@ -96,9 +107,7 @@ pub(super) fn write_all(models: &Path, released: &ReleasedModel) -> Result<u64> 
         std::fs::create_dir_all(&folder)?;
         write(&folder.join(name), tensors).with_context(|| format!("writing {name}"))
     };
-    for (key, width) in released.encoders {
-        write("text_encoders", &encoder_file(key), &encoder(key, *width))?;
-    }
+    write_encoders(models, released)?;
     let model = model(released);
     write("loras", LORA, &lora(&model))?;
     write("diffusion_models", MODEL, &model)
@@ -106,11 +115,15 @@ pub(super) fn write_all(models: &Path, released: &ReleasedModel) -> Result<u64> 
 
 /// The tensors of the diffusion model.
 fn model(released: &ReleasedModel) -> Vec<Made> {
+    all_made((released.tensors)(usize::MAX))
+}
+
+fn all_made(tensors: Vec<(String, Shape)>) -> Vec<Made> {
     let made = |(name, shape): (String, Shape)| {
         let (amplitude, offset) = step::amplitude(&name, shape.dims());
         Made { name, shape: shape.dims().to_vec(), amplitude: amplitude as f32, offset: offset as f32 }
     };
-    (released.tensors)(usize::MAX).into_iter().map(made).collect()
+    tensors.into_iter().map(made).collect()
 }
 
 /// The tensors of a text encoder.
@@ -140,6 +153,11 @@ fn lora(model: &[Made]) -> Vec<Made> {
 /// Writes a diffusion model of its released size.
 pub(in crate::bench) fn write_released(path: &Path, released: &ReleasedModel) -> Result<u64> {
     write(path, &model(released))
+}
+
+/// Writes a network of these tensors.
+pub(in crate::bench) fn write_network(path: &Path, tensors: Vec<(String, Shape)>) -> Result<u64> {
+    write(path, &all_made(tensors))
 }
 
 /// Writes a language model of the size of Qwen2.5-VL 7B, without the tower by which that looks at pictures.
@@ -257,7 +275,7 @@ fn write(path: &Path, tensors: &[Made]) -> Result<u64> {
             })
         })
         .collect();
-    write_parts(draft.path(), &parts)?;
+    from_all_threads(draft.path(), &parts, |file, part| Ok(part.write(file)?))?;
     draft.replace(path)?;
     Ok(head.file_bytes())
 }
@@ -284,20 +302,25 @@ impl Part<'_> {
     }
 }
 
-fn write_parts(path: &Path, parts: &[Part<'_>]) -> Result<()> {
+/// Writes something of each item into a file, from all threads.
+pub(in crate::bench) fn from_all_threads<T: Sync>(
+    path: &Path,
+    items: &[T],
+    write: impl Fn(&mut File, &T) -> Result<()> + Sync,
+) -> Result<()> {
     let next = AtomicUsize::new(0);
-    let work = || -> std::io::Result<()> {
+    let work = || -> Result<()> {
         let mut file = File::options().write(true).open(path)?;
-        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            part.write(&mut file)?;
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            write(&mut file, item)?;
         }
         Ok(())
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(parts.len().max(1));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         writers.into_iter().try_for_each(|writer| match writer.join() {
-            Ok(written) => Ok(written?),
+            Ok(written) => written,
             Err(_) => Err(anyhow!("a thread that writes failed")),
         })
     })

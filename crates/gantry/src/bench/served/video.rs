@@ -1,6 +1,9 @@
 //! `gantry bench video`: what offloading costs models of videos. Predicted for their released sizes on a card of 60 TFLOP/s
 //! behind 8 GB/s; measured, as served over HTTP, for small ones on a simulated device whose link and speed have the same
-//! ratio; two experts on a budget that holds one of them; and how fast frames are written as MP4.
+//! ratio; two experts on a budget that holds one of them; and how fast frames are written as MP4. With `--device cuda:0` the two
+//! experts have their released size, on that card and on a part of it.
+
+mod experts;
 
 use std::io::Write;
 use std::path::Path;
@@ -8,12 +11,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use checkpoint::{Checkpoint, NewTensor, SafetensorsHead};
 use device::{Backend, Device, Registry, SimBackend, SimSpec};
 use device_cpu::CpuBackend;
 use media::{FrameRate, Mp4Writer, VideoPlan};
-use meta::{DType, DeviceId, Moment, Shape};
+use meta::{ByteSize, DType, DeviceId, Moment, Shape};
 use models::diffusion::{DiffusionFamily, ReleasedModel};
 use placement::{AllocationText, DeviceUse, Plan};
 use residency::Products;
@@ -25,9 +28,11 @@ use testkit::ScratchDir;
 use super::client::{Client, Job};
 use super::files::{self, MODEL, encoder_file};
 use super::workflow::{LOADER, SAMPLER, SAVER};
+use crate::bench::is_wanted;
 use crate::bench::server::program::Program;
 use crate::cli::BenchArgs;
 use crate::commands::{print, print_json, tell};
+use crate::machine::Machine;
 use crate::planning::plan_file;
 use crate::table::Table;
 
@@ -96,8 +101,15 @@ struct FamilyRow {
 /// Two experts, half of the steps each.
 #[derive(Serialize)]
 struct ExpertsRow {
+    device: String,
+    device_name: String,
+    /// The model whose size each has, and its bytes.
+    model: &'static str,
+    model_bytes: u64,
+    video: [usize; 3],
+    cfg: f64,
     steps: usize,
-    /// The memory of the devices: for both, and for one.
+    /// The memory of the devices: for both, and for one or less.
     memory_bytes: [u64; 2],
     both_s: f64,
     one_s: f64,
@@ -114,7 +126,7 @@ struct WritingRow {
     bytes: u64,
 }
 
-pub(in crate::bench) fn run(args: &BenchArgs) -> Result<ExitCode> {
+pub(in crate::bench) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         date: Moment::utc(SystemTime::now()).date(),
@@ -123,18 +135,23 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<ExitCode> {
         experts: None,
         writing: None,
     };
-    let is_wanted = |name: &str| name.contains(&args.only);
-    if is_wanted("writing") {
+    let is_on_device = args.device != DeviceId::CPU;
+    let is_named = |name: &str| is_wanted(&args.only, name) && !is_on_device;
+    if is_on_device {
+        ensure!(is_wanted(&args.only, "experts"), "--device: only the row experts is measured on a device");
+        report.experts = Some(experts::on_device(machine, args)?);
+    }
+    if is_named("writing") {
         report.writing = Some(writing()?);
     }
-    for (key, video) in VIDEOS.into_iter().filter(|(key, _)| is_wanted(key) || is_wanted("experts")) {
+    for (key, video) in VIDEOS.into_iter().filter(|(key, _)| is_named(key) || is_named("experts")) {
         let family = models::diffusion::FAMILIES.iter().find(|family| family.key == key);
         let family = family.with_context(|| format!("there is no family {key}"))?;
         let bench = Bench::new(family, video)?;
-        if is_wanted(key) {
+        if is_named(key) {
             report.families.push(bench.family()?);
         }
-        if is_wanted("experts") && key == VIDEOS[0].0 {
+        if is_named("experts") && key == VIDEOS[0].0 {
             report.experts = Some(bench.experts()?);
         }
     }
@@ -149,6 +166,7 @@ pub(in crate::bench) fn run(args: &BenchArgs) -> Result<ExitCode> {
 /// A family on a simulated device.
 struct Bench {
     released: &'static ReleasedModel,
+    small: ReleasedModel,
     video: [usize; 3],
     /// The plans of the released size: resident and offloaded.
     large: [Plan; 2],
@@ -170,11 +188,7 @@ impl Bench {
             std::fs::remove_file(&path)?;
             plans
         };
-        // A model of the small size with encoders whose words are known here.
-        let text_width = family.small.encoders.last().map_or(0, |(_, width)| *width);
-        let encoders: &[(&str, usize)] =
-            if text_width == WIDE { &[CLIP, (ENCODERS[1], WIDE)] } else { &[CLIP, (ENCODERS[1], 256)] };
-        let small = ReleasedModel { encoders, ..family.small };
+        let small = with_known_words(&family.small);
         let models = scratch.path().join("models");
         files::write_all(&models, &small)?;
         let folder = models.join("diffusion_models");
@@ -193,7 +207,7 @@ impl Bench {
         let link_bytes_per_s = offloaded.streamed_bytes() as f64 / (share * STEP_S);
         let spec = SimSpec { link_bytes_per_s, flops_per_s: Some(flops_per_s), ..trial };
         let resident_bytes = resident.device(DeviceId::sim(0)).map_or(0, DeviceUse::total_bytes);
-        Ok(Bench { released: &family.released, video, large, scratch, resident_bytes, spec })
+        Ok(Bench { released: &family.released, small, video, large, scratch, resident_bytes, spec })
     }
 
     fn family(&self) -> Result<FamilyRow> {
@@ -233,10 +247,16 @@ impl Bench {
             tell(&format!("two experts: {spec}\n"));
             let server = Program::serving(self.scratch.path(), arguments(spec))?.start()?;
             let client = Client::new(&server, self.scratch.path());
-            quickest(&client, |seed| two_experts(self.released.cfg, seed), |job| job.seconds)
+            quickest(&client, |seed| two_experts(SMALL, self.released.cfg, seed), |job| job.seconds)
         };
         let (both, one) = (measure(memory_bytes[0])?, measure(memory_bytes[1])?);
         Ok(ExpertsRow {
+            device: "simulated".to_owned(),
+            device_name: self.spec.to_string(),
+            model: self.small.name,
+            model_bytes: files::model_bytes(&self.small),
+            video: SMALL,
+            cfg: self.released.cfg,
             steps: STEPS,
             memory_bytes,
             both_s: both.seconds,
@@ -245,6 +265,14 @@ impl Bench {
             same_bits: one.latent == both.latent,
         })
     }
+}
+
+/// A model with encoders whose words are known here.
+fn with_known_words(released: &ReleasedModel) -> ReleasedModel {
+    let text_width = released.encoders.last().map_or(0, |(_, width)| *width);
+    let encoders: &[(&str, usize)] =
+        if text_width == WIDE { &[CLIP, (ENCODERS[1], WIDE)] } else { &[CLIP, (ENCODERS[1], 256)] };
+    ReleasedModel { encoders, ..*released }
 }
 
 /// Runs a job that loads and more behind it, all but the first of which are measured: the quickest, and the bits of the last.
@@ -301,6 +329,7 @@ fn plans(
             frames,
             cfg: released.cfg > 1.0,
             text: Some(released.tokens),
+            elsewhere: true,
             ..PlanQuestion::default()
         };
         plan_file((&devices, DeviceId::sim(0)), &file, Products::Exact, &question)
@@ -309,7 +338,7 @@ fn plans(
 }
 
 /// What both workflows have: texts, an empty video, and the latent saved.
-fn frame_of_workflow() -> Value {
+fn frame_of_workflow([width, height, frames]: [usize; 3]) -> Value {
     let text =
         |text: &str| json!({ "class_type": "CLIPTextEncode", "inputs": { "text": text, "clip": ["2", 0] } });
     json!({
@@ -319,7 +348,7 @@ fn frame_of_workflow() -> Value {
         "4": text("a red fox in the snow"),
         "5": text("blurred, dark"),
         "6": { "class_type": "EmptyHunyuanLatentVideo", "inputs": {
-            "width": SMALL[0], "height": SMALL[1], "length": SMALL[2], "batch_size": 1 } },
+            "width": width, "height": height, "length": frames, "batch_size": 1 } },
         SAVER: { "class_type": "SaveLatent", "inputs": {
             "samples": [SAMPLER, 0], "filename_prefix": "video" } },
     })
@@ -327,7 +356,7 @@ fn frame_of_workflow() -> Value {
 
 /// A video of one model.
 fn one_model(allocation: &str, cfg: f64, seed: u64) -> Value {
-    let mut prompt = frame_of_workflow();
+    let mut prompt = frame_of_workflow(SMALL);
     prompt[LOADER] = json!({ "class_type": "UNETLoaderDisTorch2MultiGPU", "inputs": {
         "unet_name": MODEL, "weight_dtype": "default", "compute_device": "sim:0", "virtual_vram_gb": 0.0,
         "donor_device": "cpu", "expert_mode_allocations": allocation, "eject_models": false,
@@ -340,8 +369,8 @@ fn one_model(allocation: &str, cfg: f64, seed: u64) -> Value {
 }
 
 /// A video that one model begins and another ends, as the published workflow has it.
-fn two_experts(cfg: f64, seed: u64) -> Value {
-    let mut prompt = frame_of_workflow();
+fn two_experts(video: [usize; 3], cfg: f64, seed: u64) -> Value {
+    let mut prompt = frame_of_workflow(video);
     let loader = |file: &str| {
         json!({ "class_type": "UNETLoader", "inputs": {
             "unet_name": file, "weight_dtype": "default" } })
@@ -430,7 +459,9 @@ impl Report {
             row(&format!("{}, simulated", family.model), measured, yes(family.same_bits));
         }
         if let Some(experts) = &self.experts {
-            row("two experts, one fits", [experts.both_s, experts.one_s], yes(experts.same_bits));
+            let [both, one] = experts.memory_bytes.map(|bytes| ByteSize(bytes).to_string());
+            let name = format!("{}: two experts, {one} beside {both}", experts.device);
+            row(&name, [experts.both_s, experts.one_s], yes(experts.same_bits));
         }
         let writing = self.writing.as_ref().map_or_else(String::new, |writing| {
             let [width, height, frames] = writing.video;

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use checkpoint::Checkpoint;
-use meta::DType;
+use meta::{DType, Shape};
 use residency::{Lease, Manifest, Session};
 use tensor::{Activation, ConvolutionShape, Tensor};
 
@@ -19,7 +19,8 @@ use super::{FAMILY, Flux, LATENT, weights};
 use crate::claims::Claims;
 use crate::conditioning::{Array, Cond, CondShape, Conditioned, Scene};
 use crate::control::{
-    ControlFamily, ControlNetwork, ControlRun, Controlled, HintForm, HintSpec, in_rows, in_turns,
+    ControlFamily, ControlNetwork, ControlRun, Controlled, HintForm, HintSpec, ReleasedControl, in_rows,
+    in_turns,
 };
 use crate::detect::{Layout, Neighbours, Part, Sign};
 use crate::diffusion::batches::{Batch, in_order};
@@ -45,7 +46,37 @@ pub const CONTROL: ControlFamily = ControlFamily {
         Sign { tensor: "controlnet_blocks.0.weight", layout: Layout::Diffusers, name: of_diffusers },
     ],
     read: |checkpoint, part| Ok(Box::new(FluxControl::read(checkpoint, part)?)),
+    released: Some(ReleasedControl { controls: FAMILY.name, tensors: released_tensors }),
 };
+
+/// Blocks of the network that looks at pixels, as it was released, and channels of what it makes of them.
+const RELEASED_BLOCKS: usize = 2;
+const RELEASED_HINT: usize = 16;
+
+/// The tensors of the released network that looks at pixels, beside a model of these: its first layers and blocks.
+fn released_tensors(model: &[(String, Shape)]) -> Vec<(String, Shape)> {
+    let blocks: Vec<String> = (0..RELEASED_BLOCKS).map(|index| format!("double_blocks.{index}.")).collect();
+    let is_kept = |name: &str| {
+        let entrance = ["img_in.", "time_in.", "vector_in.", "guidance_in.", "txt_in."];
+        entrance.iter().any(|layer| name.starts_with(layer))
+            || blocks.iter().any(|block| name.starts_with(block))
+    };
+    let mut all: Vec<(String, Shape)> = model.iter().filter(|(name, _)| is_kept(name)).cloned().collect();
+    let hidden = all.iter().find(|(name, _)| name == "img_in.bias").map_or(0, |(_, shape)| shape.count());
+    let mut layer = |name: String, weight: Shape| {
+        all.push((format!("{name}.weight"), weight));
+        all.push((format!("{name}.bias"), Shape::from([weight.dims()[0]])));
+    };
+    for index in 0..RELEASED_BLOCKS {
+        layer(format!("controlnet_blocks.{index}"), Shape::from([hidden, hidden]));
+    }
+    layer("pos_embed_input".into(), Shape::from([hidden, RELEASED_HINT * PATCH * PATCH]));
+    for (index, _) in HINT_LAYERS {
+        let from = if index == 0 { 3 } else { RELEASED_HINT };
+        layer(format!("input_hint_block.{index}"), Shape::from([RELEASED_HINT, from, 3, 3]));
+    }
+    all
+}
 
 fn of_diffusers(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
     let is_other = found.has("transformer_blocks.0.img_mlp.net.0.proj.weight");

@@ -30,6 +30,7 @@ pub const CONTROL: ControlFamily = ControlFamily {
         is_ours.then_some(Cow::Borrowed("ControlNet for Qwen-Image"))
     })],
     read: |checkpoint, part| Ok(Box::new(QwenControl::read(checkpoint, part)?)),
+    released: None,
 };
 
 /// A control network: its sizes and how it computes. Its weights come with a session.

@@ -71,32 +71,18 @@ const TEXT: TextRecipe = TextRecipe {
     },
 };
 
-const WORKFLOW: StandardWorkflow = StandardWorkflow {
-    files: &[
+const WORKFLOW: StandardWorkflow = unet::workflow(
+    &[
         WorkflowFile::diffusion(
             |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
             "checkpoints",
             "v1-5-pruned-emaonly.safetensors",
         ),
-        WorkflowFile::text(
-            "the CLIP-L text encoder",
-            "--clip-l",
-            |part| part.role == Role::Text && part.name == "CLIP-L",
-            "clip_l.safetensors",
-        ),
-        WorkflowFile::autoencoder(
-            |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
-            "vae-ft-mse-840000-ema-pruned.safetensors",
-        ),
+        unet::clip_l("clip_l.safetensors"),
+        unet::autoencoder("vae-ft-mse-840000-ema-pruned.safetensors"),
     ],
-    text: &TEXT,
-    guidance: None,
-    latent: "EmptyLatentImage",
-    cfg: 7.0,
-    sampler: "euler",
-    scheduler: "normal",
-    multiple: 8,
-};
+    &TEXT,
+);
 
 /// The variant by what stands beside the latent.
 fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
@@ -107,16 +93,6 @@ fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
     traits.variant(["SD1.5", "SD1.5 InstructPix2Pix", "SD1.5 inpainting"])
 }
 
-const RELEASED: Sizes = Sizes {
-    channels: 320,
-    levels: &[1, 2, 4, 4],
-    depths: &[1, 1, 1, 0],
-    middle_depth: 1,
-    context: 768,
-    vector: 0,
-    convolved: true,
-    taken: 4,
-    has_frames: false,
-};
+const RELEASED: Sizes = Sizes::FOUR_LEVELS;
 
 const SMALL: Sizes = Sizes { channels: 64, ..RELEASED };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::family::{FAMILY, KIND};
-use crate::control::ControlFamily;
+use crate::control::{ControlFamily, ReleasedControl};
 use crate::detect::{Layout, Neighbours, Sign};
 use crate::diffusion::unet::{self};
 
@@ -18,6 +18,7 @@ pub const CONTROL: ControlFamily = ControlFamily {
         Sign { tensor: unet::CONTROL_DIFFUSERS, layout: Layout::Diffusers, name: named },
     ],
     read: |checkpoint, part| unet::read_control(checkpoint, part, &KIND, &[FAMILY.name]),
+    released: Some(ReleasedControl { controls: FAMILY.name, tensors: unet::control_tensors }),
 };
 
 fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {

@@ -100,8 +100,8 @@ const TEXT: TextRecipe = TextRecipe {
     },
 };
 
-const WORKFLOW: StandardWorkflow = StandardWorkflow {
-    files: &[
+const WORKFLOW: StandardWorkflow = unet::workflow(
+    &[
         WorkflowFile::diffusion(
             |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
             "checkpoints",
@@ -113,19 +113,10 @@ const WORKFLOW: StandardWorkflow = StandardWorkflow {
             |part| part.role == Role::Text && part.name == "CLIP-H",
             "text_encoder/model.safetensors of a Stable Diffusion 2 repository",
         ),
-        WorkflowFile::autoencoder(
-            |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
-            "vae-ft-mse-840000-ema-pruned.safetensors",
-        ),
+        unet::autoencoder("vae-ft-mse-840000-ema-pruned.safetensors"),
     ],
-    text: &TEXT,
-    guidance: None,
-    latent: "EmptyLatentImage",
-    cfg: 7.0,
-    sampler: "euler",
-    scheduler: "normal",
-    multiple: 8,
-};
+    &TEXT,
+);
 
 /// The variant by what stands beside the latent.
 fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
@@ -142,16 +133,6 @@ fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {
     }
 }
 
-const RELEASED: Sizes = Sizes {
-    channels: 320,
-    levels: &[1, 2, 4, 4],
-    depths: &[1, 1, 1, 0],
-    middle_depth: 1,
-    context: 1024,
-    vector: 0,
-    convolved: false,
-    taken: 4,
-    has_frames: false,
-};
+const RELEASED: Sizes = Sizes { context: 1024, convolved: false, ..Sizes::FOUR_LEVELS };
 
 const SMALL: Sizes = Sizes { channels: 64, ..RELEASED };

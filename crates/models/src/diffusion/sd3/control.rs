@@ -34,6 +34,7 @@ pub const CONTROL: ControlFamily = ControlFamily {
         },
     }],
     read: |checkpoint, part| Ok(Box::new(Sd3Control::read(checkpoint, part)?)),
+    released: None,
 };
 
 /// The latents of pictures for these networks were trained without the shift of the model's.

@@ -29,6 +29,7 @@ pub const IMAGE_CONTROL: ControlFamily = ControlFamily {
         is_ours.then_some(Cow::Borrowed("ControlNet for Stable Diffusion 3.5"))
     })],
     read: |checkpoint, part| Ok(Box::new(ImageControl::read(checkpoint, part)?)),
+    released: None,
 };
 
 /// What `control_type` says of the pictures that a network was trained with.

@@ -121,38 +121,24 @@ const REFINER_TEXT: TextRecipe = TextRecipe {
     },
 };
 
-const WORKFLOW: StandardWorkflow = StandardWorkflow {
-    files: &[
+const WORKFLOW: StandardWorkflow = unet::workflow(
+    &[
         WorkflowFile::diffusion(
             |part| part.role == Role::Diffusion && part.is_read_by(FAMILY.name),
             "checkpoints",
             "sd_xl_base_1.0.safetensors",
         ),
-        WorkflowFile::text(
-            "the CLIP-L text encoder",
-            "--clip-l",
-            |part| part.role == Role::Text && part.name == "CLIP-L",
-            "clip_l.safetensors",
-        ),
+        unet::clip_l("clip_l.safetensors"),
         WorkflowFile::text(
             "the CLIP-G text encoder",
             "--clip-g",
             |part| part.role == Role::Text && part.name == "CLIP-G",
             "clip_g.safetensors",
         ),
-        WorkflowFile::autoencoder(
-            |part| part.role == Role::Autoencoder && part.name == "KL, 4 channels",
-            "sdxl_vae.safetensors",
-        ),
+        unet::autoencoder("sdxl_vae.safetensors"),
     ],
-    text: &TEXT,
-    guidance: None,
-    latent: "EmptyLatentImage",
-    cfg: 7.0,
-    sampler: "euler",
-    scheduler: "normal",
-    multiple: 8,
-};
+    &TEXT,
+);
 
 /// The variant by the vector beside the time, by the depth of its transformers and by what stands beside the latent.
 fn named(found: &Neighbours<'_>) -> Option<Cow<'static, str>> {

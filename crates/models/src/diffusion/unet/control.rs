@@ -224,6 +224,39 @@ fn manifest(claims: &Claims<'_>, network: &UnetControl) -> Result<Manifest> {
     Ok(builder.finish()?)
 }
 
+/// Channels of the layers that look at the picture, but for the last, which gives the model's.
+const HINT_CHANNELS: [usize; 8] = [16, 16, 32, 32, 96, 96, 256, 0];
+
+/// The tensors of a released network beside a model of these: the way in and the middle, a layer behind each block, and
+/// those that look at the picture.
+pub(in crate::diffusion) fn released_tensors(model: &[(String, Shape)]) -> Vec<(String, Shape)> {
+    let kept = ["time_embed.", "label_emb.", "input_blocks.", "middle_block."];
+    let is_kept = |name: &str| kept.iter().any(|layer| name.starts_with(layer));
+    let mut all: Vec<(String, Shape)> = model.iter().filter(|(name, _)| is_kept(name)).cloned().collect();
+    // What a block gives, by the last layer that every block of its kind has.
+    let given = |block: &str| {
+        let ends = ["0.out_layers.3.bias", "0.op.bias", "0.bias"];
+        let mut names = ends.iter().map(|end| format!("{block}.{end}"));
+        names.find_map(|name| model.iter().find(|(known, _)| *known == name)).map(|(_, shape)| shape.count())
+    };
+    let (blocks, middle) =
+        ((0..).map_while(|block| given(&format!("input_blocks.{block}"))), given("middle_block"));
+    let channels = blocks.clone().next().unwrap_or(0);
+    let blocks =
+        blocks.enumerate().map(|(block, channels)| (zero_name(Place { side: Side::Input, block }), channels));
+    let middle = middle.map(|channels| (zero_name(Place { side: Side::Middle, block: 0 }), channels));
+    let zero = blocks.chain(middle).map(|(name, channels)| (name, [channels, channels, 1]));
+    let hint = HINT_LAYERS.iter().zip(HINT_CHANNELS).scan(3, |from, ((index, _), to)| {
+        let to = if to == 0 { channels } else { to };
+        Some((format!("input_hint_block.{index}"), [to, std::mem::replace(from, to), 3]))
+    });
+    for (name, [to, from, side]) in zero.chain(hint) {
+        all.push((format!("{name}.weight"), Shape::from([to, from, side, side])));
+        all.push((format!("{name}.bias"), Shape::from([to])));
+    }
+    all
+}
+
 fn zero_layer(claims: &Claims<'_>, place: Place, channels: usize) -> Result<Vec<WeightSpec>> {
     claims.layer(&zero_name(place), &[channels, channels, 1, 1])
 }

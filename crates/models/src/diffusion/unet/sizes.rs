@@ -24,6 +24,21 @@ pub(in crate::diffusion) struct Sizes {
     pub(in crate::diffusion) has_frames: bool,
 }
 
+impl Sizes {
+    /// Of most models with four levels, whose text has tokens of 768 values.
+    pub(in crate::diffusion) const FOUR_LEVELS: Sizes = Sizes {
+        channels: 320,
+        levels: &[1, 2, 4, 4],
+        depths: &[1, 1, 1, 0],
+        middle_depth: 1,
+        context: 768,
+        vector: 0,
+        convolved: true,
+        taken: LATENT,
+        has_frames: false,
+    };
+}
+
 /// Residual units of each level on the way in; the way out has one more.
 const RESIDUALS: usize = 2;
 const LATENT: usize = 4;

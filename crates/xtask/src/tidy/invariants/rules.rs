@@ -123,7 +123,7 @@ const FORMATS: Rule = Rule {
         Bytes("GGUF"),
     ],
     instead: "let `checkpoint` read or write it, and offer what was meant as a typed value",
-    places: &[at("crates/gantry/src/bench/step.rs", "describes a file to `testkit`, which writes it")],
+    places: &[at("crates/gantry/src/bench/step/stored.rs", "describes a file to `testkit`, which writes it")],
 };
 
 const MODELS: Rule = Rule {
