@@ -17,9 +17,11 @@ mod torch;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use serde::Serialize;
 
 use crate::cli::{BenchArgs, BenchCase};
+use crate::commands::{print, print_json};
 use crate::machine::Machine;
 
 /// Whether `--only` names a row: by a part of its name, or by one of several with commas between them. A comma with a space
@@ -34,6 +36,22 @@ fn is_wanted(only: &str, name: &str) -> bool {
     }
     let is_named = |text: &String| !text.is_empty() && name.contains(text.as_str());
     only.is_empty() || texts.iter().any(is_named)
+}
+
+/// An error that says so if `--only` names no row.
+fn need_rows(args: &BenchArgs, has_rows: bool) -> Result<()> {
+    ensure!(has_rows, "--only {}: no row has that in its name; leave it out to see all", args.only);
+    Ok(())
+}
+
+/// Prints what was measured, for people or for programs.
+fn show<R: Serialize>(args: &BenchArgs, report: &R, to_text: impl Fn(&R) -> String) -> Result<ExitCode> {
+    if args.output.json {
+        print_json(report)?;
+    } else {
+        print(&to_text(report))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Measures what was asked for.

@@ -16,8 +16,8 @@ use serde::Serialize;
 use testkit::{decode, encode, random_trained};
 
 use super::is_wanted;
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::demo_model;
 use crate::machine::Machine;
 use crate::table::Table as TextTable;
@@ -123,12 +123,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     if wanted("ratio") {
         report.ratios = ratios(args.file.as_deref().zip(file.as_ref()))?;
     }
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// The fastest of several runs, in gigabytes per second.

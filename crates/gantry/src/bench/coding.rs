@@ -20,8 +20,8 @@ use serde::Serialize;
 use testkit::ScratchDir;
 
 use super::step;
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::host;
 use crate::machine::Machine;
 use crate::planning::device_specs;
@@ -108,12 +108,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let bench =
         Bench { devices, devices_for_starts, device, path: &path, folder: scratch.path().join("coded") };
     let report = bench.report()?;
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 fn simulated_machine(spec: &str) -> Result<Registry> {

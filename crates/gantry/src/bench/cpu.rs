@@ -14,8 +14,8 @@ use meta::{DeviceId, Encoding, Shape};
 use serde_json::{Value, json};
 use testkit::{Manifest, SafetensorsWriter, ScratchDir, random_normal};
 
+use crate::bench::{is_wanted, need_rows, show};
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 
 use super::step;
@@ -128,20 +128,15 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     ensure!(args.device == DeviceId::CPU, "bench cpu measures the CPU: leave --device out");
     let threads = std::thread::available_parallelism().context("asking for the number of cores")?.get();
     let mut report = Report::new(machine, threads);
-    let cases: Vec<&Case> = CASES.iter().filter(|case| super::is_wanted(&args.only, case.name)).collect();
-    ensure!(!cases.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
+    let cases: Vec<&Case> = CASES.iter().filter(|case| is_wanted(&args.only, case.name)).collect();
+    need_rows(args, !cases.is_empty())?;
     for case in cases {
         let dir = ScratchDir::new()?;
         let files = Files::write(dir.path(), case)?;
         let ours = Side::ours(threads)?;
         report.row(measure(case, &files, ours, peer(args, threads)?)?);
     }
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// PyTorch, if it is wanted and there; it must be there if it was asked for by name.

@@ -19,8 +19,8 @@ use serde::Serialize;
 use testkit::{SafetensorsWriter, ScratchDir};
 
 use crate::bandwidth;
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::host;
 use crate::machine::Machine;
 use crate::planning::device_specs;
@@ -110,12 +110,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let path = scratch.path().join("bench.safetensors");
     write_model(&path, wanted)?;
     let report = measure(machine, device, &path, limit)?;
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// Blocks whose values tell which block they are of, on the disk and not in memory.

@@ -21,8 +21,8 @@ use tensor::{Activation, Lane, Mask, Tensor};
 use testkit::{SafetensorsWriter, ScratchDir, encode, random_normal};
 
 use super::is_wanted;
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::planning::device_specs;
 use crate::table::Table;
@@ -87,12 +87,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         driver_us: driver.map(|seconds| seconds * 1e6),
         rows,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 impl Report {

@@ -17,8 +17,8 @@ use serde::Serialize;
 use testkit::ScratchDir;
 
 use super::{is_wanted, step};
+use crate::bench::{need_rows, show};
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::planning::device_specs;
 use crate::table::Table;
@@ -89,12 +89,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     };
     let bench = Bench::new(machine, device, &path)?;
     let report = bench.report(args)?;
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 struct Bench<'a> {
@@ -163,11 +158,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        ensure!(
-            !rows.is_empty() || !left_out.is_empty(),
-            "--only {}: no row has that in its name; leave it out to see all",
-            args.only
-        );
+        need_rows(args, !rows.is_empty() || !left_out.is_empty())?;
         let description = self.device.description();
         Ok(Report {
             version: env!("CARGO_PKG_VERSION"),

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use device::Device;
 use meta::{DType, Encoding, QuantFormat};
 use serde::Serialize;
@@ -14,8 +14,8 @@ use testkit::{encode, random_normal};
 
 use super::is_wanted;
 use super::torch::Torch;
+use crate::bench::{need_rows, show};
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::table::Table;
 
@@ -122,7 +122,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
             None => row(shape, &lane, |budget| peer_seconds(&mut torch, shape, &lane, budget))?,
         });
     }
-    ensure!(!rows.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
+    need_rows(args, !rows.is_empty())?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
@@ -130,12 +130,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         peer,
         rows,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 fn start_torch(python: &str) -> Result<Torch, String> {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use checkpoint::Checkpoint;
 use device::{OperationTimes, Registry};
 use device_cuda::CudaBackend;
@@ -29,8 +29,9 @@ use testkit::{Manifest, ScratchDir, random_normal};
 use super::served::files;
 use super::{is_wanted, step};
 use crate::bandwidth;
+use crate::bench::{need_rows, show};
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json, tell};
+use crate::commands::tell;
 use crate::machine::Machine;
 use crate::planning::plan_file;
 use crate::table::Table;
@@ -109,7 +110,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     bench.language(&mut rows)?;
     bench.video(&mut rows)?;
     let peer = bench.upscaler(&mut rows, args)?;
-    ensure!(!rows.is_empty(), "--only {}: no row has that in its name; leave it out to see all", args.only);
+    need_rows(args, !rows.is_empty())?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         device: device.id().to_string(),
@@ -117,12 +118,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         peer,
         rows,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 struct Bench<'a> {

@@ -15,8 +15,8 @@ use testkit::ScratchDir;
 
 use super::server::measuring::{Spread, wait_until_idle};
 use super::server::program::{Program, Running};
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::table::Table;
 use crate::{environment, http};
@@ -79,12 +79,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         clients: args.clients,
         rows,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// The programs, which end with this value.

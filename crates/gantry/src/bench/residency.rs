@@ -18,8 +18,8 @@ use tensor::{Activation, Tensor};
 use testkit::{SafetensorsWriter, ScratchDir, encode, random_normal};
 
 use crate::bandwidth;
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::planning::device_specs;
 use crate::table::Table;
@@ -78,12 +78,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         DeviceKind::Cuda => on_device(machine, device)?,
         _ => simulated()?,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// Blocks of about 150 MB, as a large model has them, on a real link.

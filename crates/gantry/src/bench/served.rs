@@ -23,8 +23,9 @@ use testkit::ScratchDir;
 
 use super::server::program::Program;
 use super::{codec, is_wanted, step};
+use crate::bench::{need_rows, show};
 use crate::cli::{BenchArgs, ModelShape};
-use crate::commands::{print, print_json, tell};
+use crate::commands::tell;
 use crate::machine::Machine;
 use crate::table::Table;
 use crate::{bandwidth, host};
@@ -135,17 +136,8 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let bench =
         Bench { machine, compute: device.id(), family, released, base: scratch.path(), only: &args.only };
     bench.fill(&mut report)?;
-    ensure!(
-        !report.is_empty() || !report.left_out.is_empty(),
-        "--only {}: no row has that in its name; leave it out to see all",
-        args.only
-    );
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    need_rows(args, !report.is_empty() || !report.left_out.is_empty())?;
+    show(args, &report, Report::to_text)
 }
 
 /// A folder that has room for so much: where temporary files belong, or in shared memory.
@@ -187,7 +179,7 @@ impl Bench<'_> {
 
     fn fill(&self, report: &mut Report) -> Result<()> {
         let mut cases = rows::one_device(self.compute);
-        let pair = self.pair();
+        let pair = pair_of(self.machine, self.compute);
         let split = pair.map_or_else(Vec::new, |(pair, _)| rows::two_devices(pair));
         let coded = self.coded();
         let wanted: Vec<Case> =
@@ -303,21 +295,6 @@ impl Bench<'_> {
         arguments
     }
 
-    /// The compute device and another of its kind, and what has to be said for it to be there.
-    fn pair(&self) -> Option<([DeviceId; 2], Option<PairFlags>)> {
-        let DeviceId { kind, ordinal } = self.compute;
-        let others = self.machine.registry().iter().map(device::Device::id);
-        if let Some(other) = others.into_iter().find(|id| id.kind == kind && *id != self.compute) {
-            return Some(([self.compute, other], None));
-        }
-        let next = DeviceId { kind, ordinal: ordinal.checked_add(1)? };
-        match kind {
-            DeviceKind::Cuda => Some(([self.compute, next], Some(PairFlags::Split))),
-            DeviceKind::Sim => Some(([self.compute, next], Some(PairFlags::Simulate))),
-            _ => None,
-        }
-    }
-
     /// How much the card holds for every number of gigabytes that is asked to leave it.
     fn virtual_vram(&self, client: &Client<'_>, report: &mut Report) {
         let share = if report.shape == "12b" { 1.0 } else { report.model_bytes as f64 / FULL_BYTES };
@@ -385,6 +362,21 @@ impl Bench<'_> {
         answers.push(while_doing("it is patched and computes", address, || client.run(&patched))?.0);
         answers.push(while_doing("it leaves", address, || client.free_all())?.0);
         Ok(())
+    }
+}
+
+/// The compute device and another of its kind, and what has to be said for it to be there.
+fn pair_of(machine: &Machine, compute: DeviceId) -> Option<([DeviceId; 2], Option<PairFlags>)> {
+    let DeviceId { kind, ordinal } = compute;
+    let others = machine.registry().iter().map(device::Device::id);
+    if let Some(other) = others.into_iter().find(|id| id.kind == kind && *id != compute) {
+        return Some(([compute, other], None));
+    }
+    let next = DeviceId { kind, ordinal: ordinal.checked_add(1)? };
+    match kind {
+        DeviceKind::Cuda => Some(([compute, next], Some(PairFlags::Split))),
+        DeviceKind::Sim => Some(([compute, next], Some(PairFlags::Simulate))),
+        _ => None,
     }
 }
 

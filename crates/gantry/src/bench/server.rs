@@ -12,8 +12,8 @@ use anyhow::{Result, ensure};
 use meta::{ByteSize, Moment};
 use serde::Serialize;
 
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::table::Table;
 use measuring::{Measured, measure};
@@ -66,12 +66,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         ratios: ratios(&servers),
         servers,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 fn ratios(servers: &[Measured]) -> Option<Ratios> {

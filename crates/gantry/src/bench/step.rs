@@ -31,8 +31,8 @@ use testkit::{ScratchDir, random_normal};
 
 use super::is_wanted;
 use crate::bandwidth;
+use crate::bench::show;
 use crate::cli::{BenchArgs, ModelShape};
-use crate::commands::{print, print_json};
 use crate::machine::Machine;
 use crate::planning::plan_file;
 use crate::profile::{self, ModelProfile};
@@ -212,12 +212,7 @@ pub(super) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
         report.formats.push(measuring.format(format)?);
     }
     report.compare_with_bf16();
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// The formats that were asked for.

@@ -115,6 +115,12 @@ fn an_empty_folder_is_told_which_files_go_where() {
     assert_eq!(check(&report, "models")["status"], "attention");
     let families = check(&report, "families");
     assert_eq!(families["facts"][0]["missing"].as_array().unwrap().len(), 4);
+    // Where nothing is, the first family is shown, and what gets it.
+    assert!(
+        families["says"].as_str().unwrap().contains("4 of 4 files that a picture by FLUX.1"),
+        "{families:#}"
+    );
+    assert!(families["what_to_do"].as_str().unwrap().contains("gantry pull flux"), "{families:#}");
     let lines = families["lines"].as_array().unwrap();
     let vae = dir.path().join("models").join("vae").display().to_string();
     assert!(

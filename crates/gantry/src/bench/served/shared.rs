@@ -15,11 +15,11 @@ use testkit::Manifest;
 use super::client::{Client, Job};
 use super::files::{self, MODEL};
 use super::workflow::{Drawing, LOADER, SAMPLER, SAVER, prompt};
-use super::{Bench, PLAIN, PairFlags, room_for};
+use super::{Bench, PLAIN, PairFlags, pair_of, room_for};
 use crate::bench::server::program::Program;
-use crate::bench::{is_wanted, step};
+use crate::bench::{is_wanted, need_rows, show, step};
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json, tell};
+use crate::commands::tell;
 use crate::machine::Machine;
 use crate::table::Table;
 
@@ -73,6 +73,12 @@ struct Row {
 pub(in crate::bench) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitCode> {
     let device = machine.registry().get(args.device)?;
     let (family, released) = step::released(args)?;
+    let (devices, flags) = pair_of(machine, device.id()).with_context(|| {
+        format!(
+            "bench shared needs two devices: name a card or a simulated device with --device, not {}",
+            device.id()
+        )
+    })?;
     let scratch = room_for(files::bytes(released))?;
     tell(&format!("writing {} to {}\n", ByteSize(files::bytes(released)), scratch.path().display()));
     let models = scratch.join("models");
@@ -80,12 +86,6 @@ pub(in crate::bench) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitC
     let autoencoder = Manifest::parse(AUTOENCODER)?.write_to(&models)?;
     let bench =
         Bench { machine, compute: device.id(), family, released, base: scratch.path(), only: &args.only };
-    let (devices, flags) = bench.pair().with_context(|| {
-        format!(
-            "bench shared needs two devices: name a card or a simulated device with --device, not {}",
-            device.id()
-        )
-    })?;
     let shared = Shared { bench, devices, flags, steps: args.steps, autoencoder: file_name(&autoencoder)? };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -99,17 +99,8 @@ pub(in crate::bench) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitC
         left_out: Vec::new(),
     };
     shared.fill(&mut report);
-    ensure!(
-        !report.rows.is_empty() || !report.left_out.is_empty(),
-        "--only {}: no row has that in its name; leave it out to see all",
-        args.only
-    );
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    need_rows(args, !report.rows.is_empty() || !report.left_out.is_empty())?;
+    show(args, &report, Report::to_text)
 }
 
 fn file_name(path: &Path) -> Result<String> {

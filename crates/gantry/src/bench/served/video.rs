@@ -28,10 +28,10 @@ use testkit::ScratchDir;
 use super::client::{Client, Job};
 use super::files::{self, MODEL, encoder_file};
 use super::workflow::{LOADER, SAMPLER, SAVER};
-use crate::bench::is_wanted;
 use crate::bench::server::program::Program;
+use crate::bench::{is_wanted, show};
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json, tell};
+use crate::commands::tell;
 use crate::machine::Machine;
 use crate::planning::plan_file;
 use crate::table::Table;
@@ -155,12 +155,7 @@ pub(in crate::bench) fn run(machine: &Machine, args: &BenchArgs) -> Result<ExitC
             report.experts = Some(bench.experts()?);
         }
     }
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// A family on a simulated device.

@@ -23,8 +23,9 @@ use testkit::{ScratchDir, random_f32};
 use super::stored::write_whole;
 use super::{StepSize, evaluations, random_cond, relative_error, released, size_of};
 use crate::bench::served::files;
+use crate::bench::show;
 use crate::cli::BenchArgs;
-use crate::commands::{print, print_json, tell};
+use crate::commands::tell;
 use crate::machine::Machine;
 use crate::planning;
 use crate::table::Table;
@@ -97,12 +98,7 @@ pub(super) fn run(machine: &Machine, device: &Device, args: &BenchArgs) -> Resul
         ratio: measured.with.step_s / measured.without.step_s,
         measured,
     };
-    if args.output.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    show(args, &report, Report::to_text)
 }
 
 /// The released control network of a family.

@@ -283,17 +283,24 @@ fn families(found: &Found, place: &Place) -> Check {
         return Check::works("families", text).with_facts(facts);
     }
     // Of families that have equally many of their files the first.
-    let there = |family: &DiffusionFamily, files: &[&WorkflowFile]| family.workflow.files.len() - files.len();
+    let needed =
+        |family: &DiffusionFamily| family.workflow.files.iter().filter(|file| file.is_needed).count();
+    let there = |family: &DiffusionFamily, files: &[&WorkflowFile]| needed(family) - files.len();
     let nearest = missing.iter().min_by_key(|(family, files)| Reverse(there(family, files)));
     let Some((family, files)) = nearest else {
         return Check::works("families", "There are no families.").with_facts(facts);
     };
-    let (count, all) = (files.len(), family.workflow.files.len());
+    let (count, all) = (files.len(), needed(family));
+    let pulled = family.downloads.first().map_or_else(String::new, |set| {
+        format!(", or let `gantry pull {}` do that (`gantry pull --list` names others)", set.name)
+    });
     Check::attention(
         "families",
         format!("{count} of {all} files that a picture by {} takes are missing.", family.name),
-        "Get these files and put them where the arrow points; an all-in-one checkpoint in models/checkpoints will \
-         do, too.",
+        format!(
+            "Get these files and put them where the arrow points{pulled}; an all-in-one checkpoint in \
+             models/checkpoints will do, too."
+        ),
     )
     .with_lines(files.iter().map(|file| goes_to(file, &place.folders)).collect())
     .with_facts(facts)
