@@ -72,6 +72,7 @@ use crate::{Error, Module, Result};
 use model_patches::PatchRun;
 
 pub use alterations::{Alteration, Amount, BlockGroup, FreeU, Placed, Recording, Shrink};
+pub use pass::ForwardProbed;
 
 /// Every family of diffusion models, in the order in which files are tried.
 pub const FAMILIES: &[&DiffusionFamily] = &[

@@ -4,6 +4,7 @@
 mod support;
 
 use models::conditioning::{Cond, Guidance};
+use models::diffusion::ForwardProbed;
 use models::diffusion::chroma::Chroma;
 use models::{Module, Probe, detect};
 use residency::Manifest;

@@ -7,7 +7,7 @@ mod support;
 use checkpoint::Checkpoint;
 use models::conditioning::{Cond, Conditioned, Scene};
 use models::diffusion::chroma::Chroma;
-use models::diffusion::{Alteration, Diffusion, Evaluation};
+use models::diffusion::{Alteration, Diffusion, Evaluation, ForwardProbed};
 use models::vae::Pictures;
 use models::{Module, Probe, detect};
 use residency::Session;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use models::conditioning::{Cond, Guidance};
+use models::diffusion::ForwardProbed;
 use models::diffusion::flux2::{Flux2, patch_keys};
 use models::{Module, Probe, detect};
 use residency::Manifest;

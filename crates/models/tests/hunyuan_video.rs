@@ -9,7 +9,7 @@ use std::sync::Arc;
 use meta::Shape;
 use models::conditioning::{Array, Cond, CondInput, Conditioned, Guidance, Scene};
 use models::diffusion::hunyuan_video::HunyuanVideo;
-use models::diffusion::{Diffusion, Evaluation};
+use models::diffusion::{Diffusion, Evaluation, ForwardProbed};
 use models::vae::video_kl::VideoKl;
 use models::vae::{Autoencoder, FrameTiles, Pictures, Tiling};
 use models::{Module, Probe, detect};

@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 
 use models::conditioning::Cond;
-use models::diffusion::Diffusion;
 use models::diffusion::krea2::{Krea2, LATENT};
+use models::diffusion::{Diffusion, ForwardProbed};
 use models::vae::wan::Wan;
 use models::vae::{Autoencoder, Pictures};
 use models::{Module, Probe, detect};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use models::conditioning::{Cond, Conditioned, Scene};
 use models::diffusion::qwen_image::QwenImage;
-use models::diffusion::{Alteration, BlockGroup, ControlResiduals, Diffusion, Evaluation};
+use models::diffusion::{Alteration, BlockGroup, ControlResiduals, Diffusion, Evaluation, ForwardProbed};
 use models::{Module, Probe, detect};
 use residency::{Manifest, Session};
 use sampling::{Latent, LatentShape};

@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use models::conditioning::Cond;
+use models::diffusion::ForwardProbed;
 use models::diffusion::z_image::{Generation, ZImage, patch_keys};
 use models::{Module, Probe, detect};
 use residency::Manifest;

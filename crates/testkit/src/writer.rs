@@ -29,6 +29,40 @@ impl Pending<'_> {
     }
 }
 
+/// How both writers are given tensors.
+macro_rules! adding_tensors {
+    () => {
+        /// Adds a tensor by its stored bytes; its shape has the outermost dimension first.
+        pub fn tensor(
+            mut self,
+            name: impl Into<String>,
+            encoding: impl Into<Encoding>,
+            shape: Shape,
+            bytes: impl Into<Cow<'a, [u8]>>,
+        ) -> Self {
+            self.tensors.push(Pending {
+                name: name.into(),
+                encoding: encoding.into(),
+                shape,
+                bytes: bytes.into(),
+            });
+            self
+        }
+
+        /// Adds a tensor by its values, converted to `encoding`.
+        pub fn values(
+            self,
+            name: impl Into<String>,
+            encoding: impl Into<Encoding>,
+            shape: Shape,
+            values: &[f32],
+        ) -> Result<Self, Error> {
+            let encoding = encoding.into();
+            Ok(self.tensor(name, encoding, shape, encode(encoding, values)?))
+        }
+    };
+}
+
 /// Builds a safetensors file; tensors are stored in the order given.
 ///
 /// ```
@@ -60,34 +94,7 @@ impl<'a> SafetensorsWriter<'a> {
         self
     }
 
-    /// Adds a tensor by its stored bytes.
-    pub fn tensor(
-        mut self,
-        name: impl Into<String>,
-        encoding: impl Into<Encoding>,
-        shape: Shape,
-        bytes: impl Into<Cow<'a, [u8]>>,
-    ) -> Self {
-        self.tensors.push(Pending {
-            name: name.into(),
-            encoding: encoding.into(),
-            shape,
-            bytes: bytes.into(),
-        });
-        self
-    }
-
-    /// Adds a tensor by its values, converted to `encoding`.
-    pub fn values(
-        self,
-        name: impl Into<String>,
-        encoding: impl Into<Encoding>,
-        shape: Shape,
-        values: &[f32],
-    ) -> Result<Self, Error> {
-        let encoding = encoding.into();
-        Ok(self.tensor(name, encoding, shape, encode(encoding, values)?))
-    }
+    adding_tensors!();
 
     /// The bytes of the file.
     pub fn finish(self) -> Result<Vec<u8>, Error> {
@@ -149,34 +156,7 @@ impl<'a> GgufWriter<'a> {
         self.value("general.alignment", alignment)
     }
 
-    /// Adds a tensor by its stored bytes; the shape has the outermost dimension first.
-    pub fn tensor(
-        mut self,
-        name: impl Into<String>,
-        encoding: impl Into<Encoding>,
-        shape: Shape,
-        bytes: impl Into<Cow<'a, [u8]>>,
-    ) -> Self {
-        self.tensors.push(Pending {
-            name: name.into(),
-            encoding: encoding.into(),
-            shape,
-            bytes: bytes.into(),
-        });
-        self
-    }
-
-    /// Adds a tensor by its values, converted to `encoding`.
-    pub fn values(
-        self,
-        name: impl Into<String>,
-        encoding: impl Into<Encoding>,
-        shape: Shape,
-        values: &[f32],
-    ) -> Result<Self, Error> {
-        let encoding = encoding.into();
-        Ok(self.tensor(name, encoding, shape, encode(encoding, values)?))
-    }
+    adding_tensors!();
 
     /// The bytes of the file.
     pub fn finish(self) -> Result<Vec<u8>, Error> {

@@ -74,16 +74,6 @@ impl Chroma {
         &self.config
     }
 
-    /// Evaluates the model for a latent at a time, with a look at what its modules compute.
-    pub fn forward_probed(
-        &self,
-        session: &Session,
-        (cond, latent, time): (&Cond, &Tensor, f32),
-        probe: &mut Probe<'_>,
-    ) -> Result<Tensor> {
-        pass::probed(self, session, (cond, latent, time), probe)
-    }
-
     /// Through one of the networks that paint pixels.
     fn paint(&self, lease: &Lease<'_>, index: usize, state: State) -> Result<State> {
         let painting = match (&self.config.pixels, &state.painting) {

@@ -89,16 +89,6 @@ impl Flux2 {
         &self.config
     }
 
-    /// Evaluates the model for a latent at a time with a text as it is, with a look at what its modules compute.
-    pub fn forward_probed(
-        &self,
-        session: &Session,
-        (cond, latent, time): (&Cond, &Tensor, f32),
-        probe: &mut Probe<'_>,
-    ) -> Result<Tensor> {
-        pass::probed(self, session, (cond, latent, time), probe)
-    }
-
     /// A time and a guidance as a vector of the model's width.
     fn vector(&self, lease: &Lease<'_>, time: f32, given: &Given, probe: &mut Probe<'_>) -> Result<Tensor> {
         let waves = time_embedding(lease.lane(), 1000.0 * time)?;

@@ -98,16 +98,6 @@ impl HunyuanVideo {
         &self.config
     }
 
-    /// Evaluates the model for a latent at a time with a conditioning, with a look at what its modules compute.
-    pub fn forward_probed(
-        &self,
-        session: &Session,
-        (cond, latent, time): (&Cond, &Tensor, f32),
-        probe: &mut Probe<'_>,
-    ) -> Result<Tensor> {
-        pass::probed(self, session, (cond, latent, time), probe)
-    }
-
     /// Whether it is of the generation before 1.5.
     fn is_first_generation(&self) -> bool {
         self.config.patch != 1

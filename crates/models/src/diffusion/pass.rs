@@ -235,15 +235,27 @@ pub(super) fn start<'a, T: Transformer>(
     Ok(Box::new(Run { model, session, given, positions: KnownPositions::default() }))
 }
 
-/// One evaluation with a look at what the modules compute.
-pub(super) fn probed<T: Transformer>(
-    model: &T,
-    session: &Session,
-    (cond, latent, time): (&Cond, &Tensor, f32),
-    probe: &mut Probe<'_>,
-) -> Result<Tensor> {
-    let scene = Scene::empty(LatentShape::sized(latent.dims())?);
-    probed_in(model, session, (cond, &scene), (latent, time), probe)
+/// One evaluation of a model with a look at what its modules compute.
+pub trait ForwardProbed {
+    /// Evaluates the model for a latent at a time with a conditioning as it is.
+    fn forward_probed(
+        &self,
+        session: &Session,
+        asked: (&Cond, &Tensor, f32),
+        probe: &mut Probe<'_>,
+    ) -> Result<Tensor>;
+}
+
+impl<T: Transformer> ForwardProbed for T {
+    fn forward_probed(
+        &self,
+        session: &Session,
+        (cond, latent, time): (&Cond, &Tensor, f32),
+        probe: &mut Probe<'_>,
+    ) -> Result<Tensor> {
+        let scene = Scene::empty(LatentShape::sized(latent.dims())?);
+        probed_in(self, session, (cond, &scene), (latent, time), probe)
+    }
 }
 
 /// The same in a run.

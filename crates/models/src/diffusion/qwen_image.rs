@@ -68,16 +68,6 @@ impl QwenImage {
         &self.config
     }
 
-    /// Evaluates the model for a latent at a time, with a look at what its modules compute.
-    pub fn forward_probed(
-        &self,
-        session: &Session,
-        (cond, latent, time): (&Cond, &Tensor, f32),
-        probe: &mut Probe<'_>,
-    ) -> Result<Tensor> {
-        pass::probed(self, session, (cond, latent, time), probe)
-    }
-
     /// The vector of a time, `[1, hidden]`.
     fn time(&self, lease: &Lease<'_>, time: f32, probe: &mut Probe<'_>) -> Result<Tensor> {
         let waves = time_embedding(lease.lane(), 1000.0 * time)?;

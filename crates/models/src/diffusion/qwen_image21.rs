@@ -91,16 +91,6 @@ impl QwenImage21 {
         &self.config
     }
 
-    /// Evaluates the model for a latent at a time, with a look at what its modules compute.
-    pub fn forward_probed(
-        &self,
-        session: &Session,
-        (cond, latent, time): (&Cond, &Tensor, f32),
-        probe: &mut Probe<'_>,
-    ) -> Result<Tensor> {
-        pass::probed(self, session, (cond, latent, time), probe)
-    }
-
     /// The text in the model's width.
     fn words(&self, lease: &Lease<'_>, text: &Tensor, probe: &mut Probe<'_>) -> Result<Tensor> {
         let text = text.rms_norm(Some(&one_more(lease, "txt_in.text_norm.weight")?), NORM_EPS)?;

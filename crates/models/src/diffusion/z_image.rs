@@ -66,16 +66,6 @@ impl ZImage {
         &self.config
     }
 
-    /// Evaluates the model for a latent at a time, with a look at what its modules compute.
-    pub fn forward_probed(
-        &self,
-        session: &Session,
-        (cond, latent, time): (&Cond, &Tensor, f32),
-        probe: &mut Probe<'_>,
-    ) -> Result<Tensor> {
-        pass::probed(self, session, (cond, latent, time), probe)
-    }
-
     /// Tokens of a picture, and those that fill them up.
     fn image_tokens(&self, latent: &Shape) -> [usize; 2] {
         let patches = Grid::sized(latent).patches();
