@@ -4,16 +4,14 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::{Cancel, Device, NullBackend, Registry};
-use meta::{DType, DeviceId};
+use meta::DeviceId;
 use models::conditioning::{Cond, Conditioned, Scene};
 use models::diffusion::flux2::Flux2;
 use models::diffusion::{Alteration, BlockGroup, Diffusion, DiffusionRun, Evaluation};
 use models::{Module, detect};
 use placement::RemotePolicy;
-use residency::{LoadOptions, Residency, Session};
+use residency::{Residency, Session};
 use sampling::{Latent, LatentShape};
 use support::transformers::texts;
 use support::*;
@@ -129,34 +127,14 @@ fn placement_and_company_change_no_bit() {
 #[test]
 fn later_steps_do_less() {
     let model = model();
-    let manifest = model.manifest(&checkpoint(MODEL)).unwrap();
-    let done = Arc::new(AtomicU64::new(0));
-    let count = {
-        let done = Arc::clone(&done);
-        move |call: &device::op::OpCall| {
-            done.fetch_add(call.flops(), Ordering::Relaxed);
-            0.0
-        }
-    };
-    let host = machine(&[]).get(DeviceId::CPU).unwrap().clone();
-    let null = Device::new(Arc::new(NullBackend::like(&host, 0, Arc::new(count))), 8 << 30);
-    let devices = Registry::new([host, null]);
-    let plan = plan(&manifest, &devices, DeviceId::null(0), "", RemotePolicy::Auto);
-    let residency = Residency::new(devices);
-    let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
-    let id = residency.load(manifest, plan, options).unwrap();
-    let session = residency.open(id, &Cancel::default()).unwrap();
-    let step = |run: &dyn DiffusionRun, x: &Tensor, altered: &[Alteration]| {
-        done.store(0, Ordering::Relaxed);
-        run.forward(&[Evaluation { altered, ..Evaluation::new(0, x, 0.5) }]).unwrap();
-        done.load(Ordering::Relaxed)
-    };
-    let x = latent(&session, 5);
+    let counted = Counted::new(model.manifest(&checkpoint(MODEL)).unwrap());
+    let session = &counted.session;
+    let x = latent(session, 5);
     let (with, without) = (conds(None), texts([1, 12, 384]));
-    let bare = step(&*start(&model, &session, &without), &x, &[]);
-    let run = start(&model, &session, &with);
-    let every = step(&*run, &x, &[]);
-    let [first, second, third] = [0; 3].map(|_| step(&*run, &x, KEPT));
+    let bare = counted.step(&*start(&model, session, &without), &x, &[]);
+    let run = start(&model, session, &with);
+    let every = counted.step(&*run, &x, &[]);
+    let [first, second, third] = [0; 3].map(|_| counted.step(&*run, &x, KEPT));
     // 512 tokens of text and 16 of the picture stay, 40 of the references go; attention still looks at them.
     // The second step makes tables of positions, which the third has.
     assert!(third <= second && second < every && every <= first, "{first} {second} {third} {every}");

@@ -6,13 +6,16 @@ pub(crate) mod transformers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use checkpoint::Checkpoint;
-use device::{Backend, Device, Registry, SimBackend, SimSpec};
+use device::{Backend, Device, NullBackend, Registry, SimBackend, SimSpec};
 use device_cpu::CpuBackend;
 use meta::{DType, DeviceId};
+use models::diffusion::{Alteration, DiffusionRun, Evaluation};
 use placement::{AllocationText, DeviceSpec, PeerLink, Plan, RemotePolicy};
 use residency::{Cancel, LoadOptions, Manifest, Residency, Session};
+use tensor::Tensor;
 use testkit::Golden;
 
 /// A checkpoint of the bundled manifests.
@@ -77,4 +80,38 @@ pub(crate) fn open_on_cpu(manifest: Manifest) -> Session {
     let residency = Residency::new(machine(&[]));
     let plan = plan(&manifest, residency.devices(), DeviceId::CPU, "", RemotePolicy::Auto);
     open(&residency, manifest, plan)
+}
+
+/// A model on a device that computes nothing and counts what it would.
+pub(crate) struct Counted {
+    pub(crate) session: Session,
+    done: Arc<AtomicU64>,
+}
+
+impl Counted {
+    pub(crate) fn new(manifest: Manifest) -> Counted {
+        let done = Arc::new(AtomicU64::new(0));
+        let count = {
+            let done = Arc::clone(&done);
+            move |call: &device::op::OpCall| {
+                done.fetch_add(call.flops(), Ordering::Relaxed);
+                0.0
+            }
+        };
+        let host = machine(&[]).get(DeviceId::CPU).unwrap().clone();
+        let null = Device::new(Arc::new(NullBackend::like(&host, 0, Arc::new(count))), 8 << 30);
+        let devices = Registry::new([host, null]);
+        let plan = plan(&manifest, &devices, DeviceId::null(0), "", RemotePolicy::Auto);
+        let residency = Residency::new(devices);
+        let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
+        let id = residency.load(manifest, plan, options).unwrap();
+        Counted { session: residency.open(id, &Cancel::default()).unwrap(), done }
+    }
+
+    /// The operations of one evaluation.
+    pub(crate) fn step(&self, run: &dyn DiffusionRun, x: &Tensor, altered: &[Alteration]) -> u64 {
+        self.done.store(0, Ordering::Relaxed);
+        run.forward(&[Evaluation { altered, ..Evaluation::new(0, x, 0.5) }]).unwrap();
+        self.done.load(Ordering::Relaxed)
+    }
 }
