@@ -40,7 +40,8 @@ fn bytes_go_to_a_simulated_device_and_back() {
 
 #[test]
 fn a_copy_stream_works_in_order_beside_the_caller() {
-    let device = sim("64mb@0.2gbps");
+    // A tenth of a second for each copy: threads of other tests have their turns meanwhile.
+    let device = sim("64mb@0.02gbps");
     let source = Buffer::over(Arc::new(vec![3u8; 2 << 20]));
     let (first, second) = (device.allocate(2 << 20).unwrap(), device.allocate(2 << 20).unwrap());
     let stream = device.open_stream(StreamKind::Copy).unwrap();
@@ -49,7 +50,7 @@ fn a_copy_stream_works_in_order_beside_the_caller() {
     let half = stream.record().unwrap();
     stream.copy(&second.whole(), &first.whole()).unwrap();
     let done = stream.record().unwrap();
-    assert!(start.elapsed() < Duration::from_millis(5), "queueing took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_millis(50), "queueing took {:?}", start.elapsed());
     assert!(!half.is_done().unwrap());
     half.wait().unwrap();
     assert!(!done.is_done().unwrap());
@@ -64,13 +65,25 @@ fn copies_take_as_long_as_the_link_says() {
     let source = Buffer::over(Arc::new(vec![1u8; bytes]));
     let target = device.allocate(bytes).unwrap();
     let stream = device.open_stream(StreamKind::Copy).unwrap();
-    let start = Instant::now();
-    for _ in 0..5 {
-        stream.copy(&target.whole(), &source.whole()).unwrap();
+    let expected = 5.0 * bytes as f64 / 0.5e9;
+    // Never sooner, and in one of some tries about then: other programs may have the processor at any time.
+    let mut tries = Vec::new();
+    while tries.len() < 8 {
+        // A link that was busy a moment ago is taken as busy all the time.
+        std::thread::sleep(Duration::from_millis(5));
+        let start = Instant::now();
+        for _ in 0..5 {
+            stream.copy(&target.whole(), &source.whole()).unwrap();
+        }
+        stream.synchronize().unwrap();
+        let taken = start.elapsed().as_secs_f64();
+        assert!(taken >= expected, "took {taken} s, the link needs {expected} s");
+        if taken < 1.25 * expected {
+            return;
+        }
+        tries.push(taken);
     }
-    stream.synchronize().unwrap();
-    let (taken, expected) = (start.elapsed().as_secs_f64(), 5.0 * bytes as f64 / 0.5e9);
-    assert!(taken >= expected && taken < 1.25 * expected, "took {taken} s, the link needs {expected} s");
+    panic!("took {tries:?} s, the link needs {expected} s");
 }
 
 #[test]
