@@ -347,15 +347,25 @@ mod tests {
 
     #[test]
     fn a_short_transfer_goes_between_the_pieces_of_a_long_one() {
-        let (way, short) = (Way::default(), Duration::from_micros(50));
-        let first = way.take(PIECE, true);
+        // So long that no other program can make the link idle in between.
+        let (way, long, short) = (Way::default(), Duration::from_secs(9), Duration::from_micros(50));
+        let first = way.take(long, true);
         let other = way.take(short, true);
+        let second = way.take(long, false);
+        assert_eq!((other - first, second - first), (short, short + long));
+    }
+
+    #[test]
+    fn a_link_is_idle_only_between_transfers() {
+        let way = Way::default();
+        let first = way.take(PIECE, true);
+        std::thread::sleep(PIECE + 4 * WAKE_UP_SLACK);
+        // A piece was waited for all the time, and what comes late to it does not slow the link down.
         let second = way.take(PIECE, false);
-        assert_eq!((other - first, second - first), (short, short + PIECE));
-        // What comes late to a piece that was waited for all the time does not slow the link down.
-        std::thread::sleep(5 * PIECE);
-        assert_eq!(way.take(PIECE, false) - second, PIECE);
-        assert!(Way::default().take(PIECE, false) > Instant::now(), "nothing was sent before");
+        assert_eq!(second - first, PIECE);
+        std::thread::sleep(4 * WAKE_UP_SLACK);
+        let since = Instant::now();
+        assert!(way.take(PIECE, true) >= since + PIECE, "another transfer begins when it comes");
     }
 
     #[test]

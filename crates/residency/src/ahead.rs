@@ -25,13 +25,13 @@ const SHARE: f64 = 0.8;
 pub struct ReadingAhead {
     ended: Cancel,
     models: Vec<ModelId>,
-    /// How many of the models are read.
+    /// Of how many of the models the system has been told everything.
     done: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ReadingAhead {
-    /// The models whose files have been read so far.
+    /// The models of whose files nothing is left to ask for: the system has them, or reads them now.
     pub fn done(&self) -> &[ModelId] {
         &self.models[..self.done.load(Ordering::Acquire).min(self.models.len())]
     }
