@@ -1,5 +1,8 @@
 //! Predicts the seconds of one step by playing the pipeline: one copy stream that runs ahead in order of
-//! use and over step boundaries, a ring of slots, and computing that waits for its weights.
+//! use and over step boundaries, a ring of slots, and computing that waits for its weights. Copies may be slower while
+//! something is computed, since both share the device's memory.
+
+use std::collections::VecDeque;
 
 /// What one block does in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -8,8 +11,10 @@ pub struct StepBlock {
     pub compute_s: f64,
     /// Seconds for the activations to reach the device it runs on; 0 if they are there.
     pub hop_s: f64,
-    /// Seconds to copy its weights into a slot of the ring; none if they are where it runs.
+    /// Seconds to copy its weights into a slot of the ring while nothing is computed; none if they are where it runs.
     pub copy_s: Option<f64>,
+    /// How many times as long that takes while something is computed; under 1 is as long.
+    pub copy_slowdown: f64,
     /// Seconds to decode its weights where it runs, after which their slot is free again; none if they are not coded.
     pub decode_s: Option<f64>,
 }
@@ -77,7 +82,8 @@ const MAX_STEPS: usize = 64;
 
 /// Plays steps until they repeat. `slots` counts only where something is copied, and then 0 means 1.
 pub fn simulate(blocks: &[StepBlock], slots: usize, between: BetweenSteps) -> Prediction {
-    let mut pipeline = Pipeline::new(slots);
+    let slowed = blocks.iter().any(|block| block.copy_s.is_some() && block.copy_slowdown > 1.0);
+    let mut pipeline = Pipeline::new(slots, slowed);
     let mut before = f64::NAN;
     let mut steps = 0;
     let mut counted = 0;
@@ -125,6 +131,10 @@ pub fn simulate(blocks: &[StepBlock], slots: usize, between: BetweenSteps) -> Pr
 struct Pipeline {
     /// When the last computing ends.
     compute_end: f64,
+    /// When nothing was computed before that, from when and until when, as far as copies to come may have that time; kept only
+    /// where some are slower beside computing.
+    idle: VecDeque<(f64, f64)>,
+    slowed: bool,
     /// When the last copy ends.
     copy_end: f64,
     /// When each slot is free again; copies take the slots in turn.
@@ -133,8 +143,15 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn new(slots: usize) -> Pipeline {
-        Pipeline { compute_end: 0.0, copy_end: 0.0, free_at: vec![0.0; slots.max(1)], next_slot: 0 }
+    fn new(slots: usize, slowed: bool) -> Pipeline {
+        Pipeline {
+            compute_end: 0.0,
+            idle: VecDeque::new(),
+            slowed,
+            copy_end: 0.0,
+            free_at: vec![0.0; slots.max(1)],
+            next_slot: 0,
+        }
     }
 
     /// Plays one step and returns its length. Copies and computing are both in order of use, so each
@@ -143,22 +160,59 @@ impl Pipeline {
         let start = self.compute_end;
         for (block, stall) in blocks.iter().zip(stalls) {
             let ready = self.compute_end + block.hop_s;
+            self.rest(ready);
             let decode_s = block.decode_s.unwrap_or(0.0);
             let Some(copy_s) = block.copy_s else {
                 self.compute_end = ready + decode_s + block.compute_s;
                 continue;
             };
             let slot = self.next_slot;
-            self.copy_end = self.copy_end.max(self.free_at[slot]) + copy_s;
+            let begin = self.copy_end.max(self.free_at[slot]);
+            self.copy_end = self.end_of_copy(begin, copy_s, block.copy_slowdown);
             *stall = (self.copy_end - ready).max(0.0);
+            self.rest(ready + *stall);
             let decoded = ready + *stall + decode_s;
             self.compute_end = decoded + block.compute_s;
             // A block that is decoded computes elsewhere, and its slot is filled again meanwhile.
             self.free_at[slot] = if block.decode_s.is_some() { decoded } else { self.compute_end };
             self.next_slot = (slot + 1) % self.free_at.len();
         }
-        self.compute_end += between.return_hop_s + between.outside_s;
+        self.rest(self.compute_end + between.return_hop_s + between.outside_s);
         self.compute_end - start
+    }
+
+    /// Nothing is computed until then.
+    fn rest(&mut self, until: f64) {
+        if self.slowed && until > self.compute_end {
+            self.idle.push_back((self.compute_end, until));
+        }
+        self.compute_end = until;
+    }
+
+    /// When a copy ends that begins not before all copies so far have ended.
+    fn end_of_copy(&mut self, begin: f64, copy_s: f64, slowdown: f64) -> f64 {
+        if slowdown <= 1.0 {
+            return begin + copy_s;
+        }
+        while self.idle.front().is_some_and(|(_, end)| *end <= begin) {
+            self.idle.pop_front();
+        }
+        let (mut now, mut left_s) = (begin, copy_s);
+        // After all computing that is known, what computes next waits for this copy.
+        for (from, until) in self.idle.iter().copied().chain([(self.compute_end, f64::INFINITY)]) {
+            let beside_s = (from - now).max(0.0);
+            if left_s * slowdown <= beside_s {
+                return now + left_s * slowdown;
+            }
+            left_s -= beside_s / slowdown;
+            now = now.max(from);
+            if left_s <= until - now {
+                return now + left_s;
+            }
+            left_s -= until - now;
+            now = until;
+        }
+        now + left_s
     }
 }
 
@@ -166,7 +220,8 @@ impl Pipeline {
 mod tests {
     use super::*;
 
-    const RESIDENT: StepBlock = StepBlock { compute_s: 1.0, hop_s: 0.0, copy_s: None, decode_s: None };
+    const RESIDENT: StepBlock =
+        StepBlock { compute_s: 1.0, hop_s: 0.0, copy_s: None, copy_slowdown: 1.0, decode_s: None };
     const NOTHING: BetweenSteps = BetweenSteps { return_hop_s: 0.0, outside_s: 0.0 };
 
     fn streamed(copy_s: f64) -> StepBlock {
@@ -237,6 +292,7 @@ mod tests {
                 compute_s: 0.3 + f64::from(i * 7 % 5),
                 hop_s: 0.1 * f64::from(i % 3),
                 copy_s: (i % 3 != 1).then_some(0.2 + f64::from(i * 5 % 7)),
+                copy_slowdown: 1.0 + 0.1 * f64::from(i % 2),
                 decode_s: (i % 4 == 2).then_some(0.15),
             })
             .collect();
@@ -259,6 +315,28 @@ mod tests {
         // With a single slot only the next step's first block can come meanwhile.
         let one = simulate(&[streamed(2.0); 20], 1, between);
         close(one.seconds_per_step, 20.0 + 5.0 + 19.0 * 2.0);
+    }
+
+    #[test]
+    fn copies_are_slower_beside_computing_only() {
+        let slowed = |copy_s: f64| StepBlock { copy_slowdown: 1.25, ..streamed(copy_s) };
+        for slots in [2, 3, 5] {
+            // Copies that would hide by themselves do not when the device is busy all the time: a copy of 0.9 s is 0.8 s of it
+            // done after a second of computing, and the rest of it is alone.
+            close(simulate(&[slowed(0.9); 20], slots, NOTHING).seconds_per_step, 20.0 * (1.0 + 0.1));
+            close(simulate(&[slowed(0.8); 20], slots, NOTHING).seconds_per_step, 20.0);
+            close(simulate(&[slowed(3.0); 20], slots, NOTHING).seconds_per_step, 20.0 * (1.0 + 2.2));
+        }
+        // Nothing computes while the one slot is filled.
+        close(simulate(&[slowed(0.9); 20], 1, NOTHING).seconds_per_step, 20.0 * 1.9);
+        // What is outside of the blocks leaves the device to the copies.
+        let between = BetweenSteps { return_hop_s: 0.0, outside_s: 10.0 };
+        let with = simulate(&[slowed(1.5); 20], 30, between);
+        close(with.seconds_per_step, 30.0_f64.max(20.0 * 1.5 + 20.0 * 0.2));
+        // Beside resident blocks there is time enough.
+        let spread: Vec<StepBlock> =
+            (0..20).map(|i| if i % 2 == 0 { RESIDENT } else { slowed(1.6) }).collect();
+        close(simulate(&spread, 3, NOTHING).seconds_per_step, 20.0);
     }
 
     #[test]

@@ -16,6 +16,8 @@ const SMALLEST_COPY_BYTES: u64 = 1 << 20;
 const NEW_WEIGHT: f64 = 0.25;
 /// One measurement moves what was known as if it were at most this many times it, or one of so many parts.
 const MOST_CHANGE: f64 = 2.0;
+/// Copies beside computing are at most so many times as slow: what was measured beyond that was disturbed.
+const MOST_SLOWDOWN: f64 = 4.0;
 /// Measurements after which a faster one no longer replaces what was known. The first steps of a program compile
 /// kernels and touch memory for the first time: they can be too slow, and hardly too fast.
 const WARM_SAMPLES: u32 = 3;
@@ -42,6 +44,9 @@ pub struct DeviceProfile {
     /// From pinned host memory to the device; none if not measured.
     #[serde(default)]
     pub link_bytes_per_s: Option<f64>,
+    /// The same while the device computes; none if not measured.
+    #[serde(default)]
+    pub busy_link_bytes_per_s: Option<f64>,
     /// Measured operations.
     #[serde(default)]
     pub speeds: Vec<SpeedPoint>,
@@ -271,6 +276,24 @@ impl DeviceProfile {
         if let Some(measured) = bandwidth(bytes, seconds) {
             let known = self.link_bytes_per_s.filter(|it| is_positive(*it));
             self.link_bytes_per_s = Some(known.map_or(measured, |known| blend(known, measured)));
+        }
+    }
+
+    /// Blends in a copy from pinned host memory beside which the device computed; one of under 1 MB says nothing.
+    pub fn learn_busy_link(&mut self, bytes: u64, seconds: f64) {
+        if let Some(measured) = bandwidth(bytes, seconds) {
+            let known = self.busy_link_bytes_per_s.filter(|it| is_positive(*it));
+            self.busy_link_bytes_per_s = Some(known.map_or(measured, |known| blend(known, measured)));
+        }
+    }
+
+    /// How many times as long a copy from pinned host memory takes while the device computes: 1, as long, where that was not
+    /// measured, and never less.
+    pub fn copy_slowdown(&self) -> f64 {
+        let speed = |speed: Option<f64>| speed.filter(|it| is_positive(*it));
+        match (speed(self.link_bytes_per_s), speed(self.busy_link_bytes_per_s)) {
+            (Some(idle), Some(busy)) => (idle / busy).clamp(1.0, MOST_SLOWDOWN),
+            _ => 1.0,
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct PlanRequest {
     /// What a byte that arrives takes of the computing device's memory, beside its time on the link: copies and computing
     /// share that memory, so a plan that copies less is better than one that is as fast by the links alone.
     pub arrival_s_per_byte: f64,
+    /// How many times as long a copy to the computing device takes while that computes; 1 is as long.
+    pub copy_slowdown: f64,
     /// Whether links and block times were measured. If not, the plan has no times to show.
     pub speeds_known: bool,
     /// Whether blocks may travel losslessly coded, and what that would make of them.
@@ -127,6 +129,7 @@ impl PlanRequest {
             ring: RingLimits::default(),
             overfull: Overfull::default(),
             arrival_s_per_byte: 0.0,
+            copy_slowdown: 1.0,
             speeds_known: true,
             coding: Coding::default(),
             disk: None,

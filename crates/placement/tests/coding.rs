@@ -61,6 +61,24 @@ fn nothing_is_coded_for_nothing() {
 }
 
 #[test]
+fn copies_that_computing_slows_down_are_coded_where_others_would_hide() {
+    // 0.1 s of copying behind 0.11 s of computing, beside which it takes 0.12.
+    let slowed = |copy_slowdown, policy| {
+        plan(&PlanRequest { copy_slowdown, ..request(policy, 0.11, Some(1e11)) }).unwrap()
+    };
+    let seconds = |plan: &Plan| plan.prediction.seconds_per_step;
+    assert_eq!(coded(&slowed(1.0, CodingPolicy::Auto)), 0);
+    assert!((seconds(&slowed(1.0, CodingPolicy::Off)) / 2.2 - 1.0).abs() < 1e-6);
+    let (plain, auto) = (slowed(1.2, CodingPolicy::Off), slowed(1.2, CodingPolicy::Auto));
+    // After 0.11 s of computing 0.11 / 1.2 s of the copying are done, and the rest of it is alone.
+    let expected = 20.0 * (0.11 + 0.1 - 0.11 / 1.2);
+    assert!((seconds(&plain) / expected - 1.0).abs() < 1e-6, "{plain}");
+    assert_eq!(coded(&auto), BLOCKS);
+    // Each block is decoded in a millisecond.
+    assert!((seconds(&auto) / (20.0 * 0.111) - 1.0).abs() < 1e-6, "{auto}");
+}
+
+#[test]
 fn resident_blocks_and_those_that_do_not_shrink_stay_as_they_are() {
     let mut request = request(CodingPolicy::Force, 0.01, Some(1e11));
     request.allocation = AllocationText::parse("sim:0,50%;cpu,50%").unwrap();

@@ -97,6 +97,7 @@ fn any_request() -> impl Strategy<Value = PlanRequest> {
                 ring: RingLimits::default(),
                 overfull,
                 arrival_s_per_byte: 0.0,
+                copy_slowdown: 1.0,
                 speeds_known: true,
                 coding: placement::Coding::default(),
                 disk: None,

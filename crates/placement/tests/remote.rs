@@ -61,6 +61,7 @@ impl Case {
                         Spot::FromHost => Some(self.block / self.link),
                         Spot::Compute | Spot::There => None,
                     },
+                    copy_slowdown: 1.0,
                     decode_s: None,
                 }
             })

@@ -60,6 +60,7 @@ fn seconds_with(plan: &Plan, slots: usize) -> f64 {
         compute_s: time.compute_s,
         hop_s: time.hop_s,
         copy_s: (block.mode == BlockMode::Streamed).then_some(time.copy_s),
+        copy_slowdown: 1.0,
         decode_s: None,
     };
     let steps: Vec<StepBlock> = plan.blocks.iter().zip(&plan.prediction.blocks).map(step).collect();

@@ -10,6 +10,8 @@ use checkpoint::{Advice, EntryBytes};
 use device::Cancel;
 use meta::DeviceId;
 
+use crate::claim::{self, Models};
+use crate::model::LoadedModel;
 use crate::{ModelId, Residency};
 
 /// What the system reads at most when it is told once.
@@ -66,7 +68,15 @@ impl Residency {
         }
         let (ended, done) = (Cancel::default(), Arc::new(AtomicUsize::new(0)));
         let (own_ended, own_done) = (ended.clone(), Arc::clone(&done));
+        let others = self.shared_models();
         let work = move || {
+            // What a job waits for goes first.
+            while is_moving_in(&others) {
+                if own_ended.is_cancelled() {
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            }
             for bytes in &files {
                 if !tell(bytes, &own_ended) {
                     return;
@@ -96,6 +106,12 @@ impl Residency {
         }
         Some(model.manifest().weights().iter().map(|weight| weight.bytes.clone()).collect())
     }
+}
+
+/// Whether copies of a model are still on their way to where they stay.
+fn is_moving_in(models: &Models) -> bool {
+    let models: Vec<Arc<LoadedModel>> = claim::lock(models).values().cloned().collect();
+    models.iter().flat_map(|model| model.copies()).any(|staged| staged.is_moving_in())
 }
 
 /// Tells the system to read all of these; whether it was not ended before.

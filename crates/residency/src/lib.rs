@@ -29,6 +29,7 @@ mod host;
 mod layout;
 mod manifest;
 mod model;
+mod moving_in;
 mod needs;
 mod patching;
 mod pressure;

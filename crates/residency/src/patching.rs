@@ -192,7 +192,7 @@ impl Staged {
         let mut reserved = reserve(&wanted)?;
         for (changed, restore) in to_stage.into_iter().zip(restore) {
             cancel.check()?;
-            self.stage_patches(&mut next, changed, restore, &mut reserved)?;
+            self.stage_patches(&mut next, changed, restore, (&mut reserved, cancel))?;
         }
         let merged = changed.iter().filter(|changed| Way::of(changed.spec, changed.lane) == Way::Merged);
         self.refill(&merged.map(|changed| changed.block).collect());
@@ -206,7 +206,7 @@ impl Staged {
         next: &mut Patching,
         changed: &Changed<'_>,
         restore: bool,
-        reserved: &mut Reserved,
+        (reserved, cancel): (&mut Reserved, &Cancel),
     ) -> Result<()> {
         let Changed { spec, lane, patches, .. } = *changed;
         let device = lane.device();
@@ -241,6 +241,7 @@ impl Staged {
             }
             (Way::Merged, Copies::Resident) => {
                 let Some(weight) = self.resident(changed.block, changed.place) else { return Ok(()) };
+                self.wait_until_here(changed.block, cancel)?;
                 if restore {
                     cast::write_weight(lane, spec, weight.operand())?;
                 }

@@ -15,6 +15,8 @@ pub struct StepProfile {
     pub seconds: f64,
     /// In order of use.
     pub blocks: Vec<BlockProfile>,
+    /// Whether blocks were still on their way to where they stay, which took their part of the links.
+    pub moving_in: bool,
 }
 
 /// One block's part of a step. Times are in seconds from the step's start.
@@ -88,26 +90,35 @@ pub(crate) struct Recorder(Mutex<Steps>);
 
 #[derive(Default)]
 struct Steps {
-    current: Vec<BlockMarks>,
+    current: StepMarks,
     /// The latest that ended, and the one before it: the device may still be working on the latest.
-    ended: [Vec<BlockMarks>; 2],
+    ended: [StepMarks; 2],
+}
+
+/// The marks of a step.
+#[derive(Default)]
+struct StepMarks {
+    blocks: Vec<BlockMarks>,
+    moving_in: bool,
 }
 
 impl Recorder {
-    /// A block was leased; blocks of a step come in order, so a smaller one begins the next step.
+    /// A block was leased, while others were still moving in or not; blocks of a step come in order, so a smaller one begins the
+    /// next step.
     pub(crate) fn lease(
         &self,
         block: usize,
         stream: &Stream,
-        wanted: Event,
+        (wanted, moving_in): (Event, bool),
         arrival: ArrivalMarks,
     ) -> Result<()> {
         let ready = stream.record_timed()?;
         let mut steps = self.lock();
-        if steps.current.last().is_some_and(|last| block <= last.block) {
+        if steps.current.blocks.last().is_some_and(|last| block <= last.block) {
             steps.end();
         }
-        steps.current.push(BlockMarks {
+        steps.current.moving_in |= moving_in;
+        steps.current.blocks.push(BlockMarks {
             block,
             device: stream.device(),
             wanted,
@@ -122,7 +133,7 @@ impl Recorder {
     /// A leased block was handed so many bytes of activations.
     pub(crate) fn handed(&self, block: usize, bytes: u64) {
         let mut steps = self.lock();
-        if let Some(marks) = steps.current.iter_mut().rev().find(|marks| marks.block == block) {
+        if let Some(marks) = steps.current.blocks.iter_mut().rev().find(|marks| marks.block == block) {
             marks.handed_bytes += bytes;
         }
     }
@@ -132,7 +143,7 @@ impl Recorder {
         // A stream that failed tells it to the next call; a profile can do without a mark.
         let Ok(done) = stream.record_timed() else { return };
         let mut steps = self.lock();
-        if let Some(marks) = steps.current.iter_mut().rev().find(|marks| marks.block == block) {
+        if let Some(marks) = steps.current.blocks.iter_mut().rev().find(|marks| marks.block == block) {
             marks.done = Some(done);
         }
     }
@@ -155,7 +166,7 @@ impl Recorder {
 
 impl Steps {
     fn end(&mut self) {
-        if !self.current.is_empty() {
+        if !self.current.blocks.is_empty() {
             let [latest, before] = &mut self.ended;
             std::mem::swap(latest, before);
             *latest = std::mem::take(&mut self.current);
@@ -164,13 +175,13 @@ impl Steps {
 }
 
 /// The times of a step; none before all of it is done.
-fn read(step: &[BlockMarks]) -> Result<Option<StepProfile>> {
+fn read(step: &StepMarks) -> Result<Option<StepProfile>> {
     // Each device has its own clock. Its zero is its first block, which could not begin before the block before it,
     // on another device, had ended.
     let mut zeros: Vec<(DeviceId, &Event, f64)> = Vec::new();
-    let mut blocks = Vec::with_capacity(step.len());
+    let mut blocks = Vec::with_capacity(step.blocks.len());
     let mut end = 0.0_f64;
-    for marks in step {
+    for marks in &step.blocks {
         let Some(done) = &marks.done else { return Ok(None) };
         let zero = match zeros.iter().find(|(device, ..)| *device == marks.device) {
             Some(zero) => *zero,
@@ -219,5 +230,5 @@ fn read(step: &[BlockMarks]) -> Result<Option<StepProfile>> {
             handed_bytes: marks.handed_bytes,
         });
     }
-    Ok((!blocks.is_empty()).then_some(StepProfile { seconds: end, blocks }))
+    Ok((!blocks.is_empty()).then_some(StepProfile { seconds: end, blocks, moving_in: step.moving_in }))
 }

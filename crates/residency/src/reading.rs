@@ -285,7 +285,7 @@ impl Arriving {
     }
 
     /// The first outcome counts.
-    fn finish(&self, result: Result<CopyMarks>) {
+    pub(crate) fn finish(&self, result: Result<CopyMarks>) {
         lock(&self.outcome).get_or_insert(result);
         self.known.notify_all();
     }

@@ -426,15 +426,16 @@ impl Ring {
         self
     }
 
-    /// What brought the block that was just leased in a slot. Its decoding is of one lease only.
+    /// What brought the block that was just leased in a slot. It is told for one lease only: a block that is still there at the
+    /// next was not brought again.
     pub(crate) fn arrival_marks(&self, slot: usize) -> ArrivalMarks {
         let mut state = self.lock();
         match slot.checked_sub(self.slots.len()) {
             Some(room) => {
                 let room = &mut state.rooms[room];
-                ArrivalMarks { copy: room.copy.clone(), decoding: room.decoding.take() }
+                ArrivalMarks { copy: room.copy.take(), decoding: room.decoding.take() }
             }
-            None => ArrivalMarks { copy: state.slots[slot].copy.clone(), decoding: None },
+            None => ArrivalMarks { copy: state.slots[slot].copy.take(), decoding: None },
         }
     }
 

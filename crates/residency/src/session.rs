@@ -8,7 +8,7 @@ use std::sync::Arc;
 use checkpoint::EntryBytes;
 use device::Cancel;
 use meta::{DeviceId, DeviceKind};
-use placement::Plan;
+use placement::{BlockPlan, Plan};
 use tensor::{Activation, AsLayerInput, Lane, LayerInput, Tensor, Weight};
 
 use crate::claim::Reference;
@@ -47,8 +47,11 @@ impl Session {
         let patching = staged.patching();
         let manifest = model.manifest();
         let on_host = staging.staging().plan().blocks.iter().enumerate();
-        let on_host =
-            on_host.filter(|(_, block)| block.home.kind == DeviceKind::Cpu || block.is_kept_coded());
+        // What is on its way to a device is read while the session lives, too.
+        let is_moving_in = staged.is_moving_in();
+        let is_read =
+            |block: &BlockPlan| is_moving_in || block.home.kind == DeviceKind::Cpu || block.is_kept_coded();
+        let on_host = on_host.filter(|(_, block)| is_read(block));
         let mut files = Manifest::files_of(on_host.flat_map(|(index, _)| manifest.weights_of(index)));
         files.extend(Manifest::files_of(manifest.tables()));
         files.extend(patching.files());
@@ -95,7 +98,8 @@ impl Session {
         }
         self.check_intact()?;
         let lane = self.lane_of(block)?;
-        let wanted = lane.stream().record_timed()?;
+        let (wanted, moving_in) = (lane.stream().record_timed()?, self.staged.is_moving_in());
+        self.wait_until_here(block)?;
         let acquired = self.staged.acquire(self.manifest(), block, (&self.patching, lane.stream()));
         if acquired.is_err() {
             // A file that lost what was to be read of it says more than that it could not be read.
@@ -104,11 +108,26 @@ impl Session {
         let (weights, slot) = acquired?;
         let arrival = slot.map(|slot| self.staged.arrival_marks(slot)).unwrap_or_default();
         let lease = Lease { session: self, block, lane, weights, slot };
-        self.staged.recorder().lease(block, lane.stream(), wanted, arrival)?;
+        self.staged.recorder().lease(block, lane.stream(), (wanted, moving_in), arrival)?;
         if let Some(slot) = slot {
             self.staged.merge_arrived(&self.patching, block, slot, &lease.weights)?;
         }
         Ok(lease)
+    }
+
+    /// Waits until a block that stays where it computes is there. If it cannot be brought there, the next session tries anew.
+    fn wait_until_here(&self, block: usize) -> Result<()> {
+        let waited = self.staged.wait_until_here(block, &self.cancel);
+        if matches!(waited, Ok(false)) {
+            return Ok(());
+        }
+        // A file that lost what was to be read of it says more than that it could not be read.
+        let intact = self.check_intact();
+        if intact.is_err() || waited.as_ref().is_err_and(|_| !self.cancel.is_cancelled()) {
+            self.staging.staging().forget_failed(&self.staged);
+        }
+        intact?;
+        waited.map(drop)
     }
 
     fn lane_of(&self, block: usize) -> Result<&Lane> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use checkpoint::EntryBytes;
 use device::{Buffer, Cancel, Device, Operand, Registry, Span, Stream, StreamKind};
@@ -18,6 +19,7 @@ use crate::coding::{CodedBlock, FoundCoded};
 use crate::host::{self, HostBlock, PinnedFiles};
 use crate::layout::BlockLayout;
 use crate::manifest::{Manifest, WeightSpec};
+use crate::moving_in::{Moves, MovingIn, Newcomer};
 use crate::needs::{self, Bytes, HostSource};
 use crate::patching::{Patching, Reserved};
 use crate::profile::{ArrivalMarks, Recorder};
@@ -42,19 +44,26 @@ pub(crate) struct Staged {
     recorder: Recorder,
     /// Of files that coded blocks are read from, some bytes each.
     files: Vec<EntryBytes>,
+    moving_in: MovingIn,
 }
 
 /// One block's copy.
 enum StagedBlock {
     /// Where it computes.
-    Resident { device: DeviceId, weights: Vec<Weight> },
+    Resident {
+        device: DeviceId,
+        weights: Vec<Weight>,
+        /// Of one that may be on its way.
+        newcomer: Option<Newcomer>,
+    },
     /// At this position of the order in which blocks pass through the ring, or are decoded.
     Streamed { position: usize },
 }
 
 impl Staged {
-    /// Copies every block to its home, out of bytes that were reserved before. Blocks that are to be coded beside steps are
-    /// so from the moment on when this is done.
+    /// Gives every block its home, out of bytes that were reserved before. Blocks that stay on an accelerator as they are in
+    /// the file are copied there from then on; all others are there when this is done. Blocks that are to be coded beside
+    /// steps are so from the moment on when this is done.
     pub(crate) fn new(
         manifest: &Manifest,
         plan: &Plan,
@@ -63,6 +72,7 @@ impl Staged {
         options: &StagingOptions,
         cancel: &Cancel,
     ) -> Result<Staged> {
+        let since = Instant::now();
         manifest.verify()?;
         let layouts: Vec<BlockLayout> =
             (0..manifest.blocks().len()).map(|i| BlockLayout::new(manifest, i)).collect();
@@ -91,6 +101,7 @@ impl Staged {
             coded_first: late.is_none(),
             found: FoundBlocks::new(compute, found)?,
             from_disk: FromDisk::default(),
+            moves: Moves::default(),
         };
         copying.from_disk = copying.reader(plan, &layouts, compute)?;
         let pinned = copying.pin(plan, compute)?;
@@ -120,7 +131,9 @@ impl Staged {
         }
         let lanes = lanes(plan, devices, options.dtype)?;
         let patching = RwLock::default();
-        Ok(Staged { layouts, blocks, streaming, lanes, patching, recorder: Recorder::default(), files })
+        let moving_in = std::mem::take(&mut copying.moves).begin(manifest, since)?;
+        let recorder = Recorder::default();
+        Ok(Staged { layouts, blocks, streaming, lanes, patching, recorder, files, moving_in })
     }
 
     /// The device on which a block computes.
@@ -129,6 +142,24 @@ impl Staged {
             StagedBlock::Resident { device, .. } => *device,
             StagedBlock::Streamed { .. } => compute,
         }
+    }
+
+    /// Waits until a block that stays where it computes is there; whether that took a look at its copy.
+    pub(crate) fn wait_until_here(&self, block: usize, cancel: &Cancel) -> Result<bool> {
+        match &self.blocks[block] {
+            StagedBlock::Resident { newcomer: Some(newcomer), .. } => Ok(newcomer.wait(cancel)?),
+            StagedBlock::Resident { .. } | StagedBlock::Streamed { .. } => Ok(false),
+        }
+    }
+
+    /// Whether some of its blocks are still on their way to where they stay.
+    pub(crate) fn is_moving_in(&self) -> bool {
+        self.moving_in.goes_on()
+    }
+
+    /// How long making the copies took, told once, when all are made.
+    pub(crate) fn take_load_time(&self) -> Option<Duration> {
+        self.moving_in.take_time()
     }
 
     /// The block's weights where it computes, and the slot they are in if it is streamed. Work that is queued on
@@ -205,9 +236,9 @@ impl Staged {
         &self.files
     }
 
-    /// Whether nobody found one of these files damaged so far.
+    /// Whether all copies were made, as far as is known, and nobody found one of these files damaged so far.
     pub(crate) fn is_intact(&self) -> bool {
-        self.files.iter().all(|bytes| bytes.check_intact().is_ok())
+        !self.moving_in.has_failed() && self.files.iter().all(|bytes| bytes.check_intact().is_ok())
     }
 
     /// The marks of its steps.
@@ -348,6 +379,8 @@ struct Copying<'a> {
     /// Those that were coded at an earlier start.
     found: FoundBlocks,
     from_disk: FromDisk,
+    /// What is copied once everything has its place.
+    moves: Moves,
 }
 
 /// Who reads blocks from the disk, and which block is which of the reader's.
@@ -418,13 +451,24 @@ impl Copying<'_> {
 
     /// A block that stays where it computes.
     fn resident(&mut self, index: usize, block: &BlockPlan, layout: &BlockLayout) -> Result<StagedBlock> {
-        let weights = if block.home.kind == DeviceKind::Cpu {
-            self.host_weights(index, layout)?
-        } else {
-            let buffer = self.block(index, layout, block.home)?;
-            layout.weights(self.manifest.weights_of(index), &buffer)?
+        let (device, specs) = (block.runs_on, self.manifest.weights_of(index));
+        if block.home.kind == DeviceKind::Cpu {
+            let weights = self.host_weights(index, layout)?;
+            return Ok(StagedBlock::Resident { device, weights, newcomer: None });
+        }
+        if self.manifest.is_cast(index) {
+            let weights = layout.weights(specs, &self.block(index, layout, block.home)?)?;
+            return Ok(StagedBlock::Resident { device, weights, newcomer: None });
+        }
+        let home = self.devices.get(block.home)?.clone();
+        let buffer = self.allocate(&home, layout.len())?;
+        let piece = |(offset, bytes): (usize, EntryBytes)| {
+            let source = host::over(&bytes);
+            Ok((buffer.span(offset..offset + source.len())?, source))
         };
-        Ok(StagedBlock::Resident { device: block.runs_on, weights })
+        let pieces = layout.joined_pieces(specs).into_iter().map(piece).collect::<Result<Vec<_>>>()?;
+        let newcomer = Some(self.moves.add(&home, pieces)?);
+        Ok(StagedBlock::Resident { device, weights: layout.weights(specs, &buffer)?, newcomer })
     }
 
     /// What a block is streamed from.

@@ -210,6 +210,14 @@ impl Staging {
         true
     }
 
+    /// Forgets copies that could not be made whole, unless others are there meanwhile.
+    pub(crate) fn forget_failed(&self, failed: &Arc<Staged>) {
+        let mut state = self.lock();
+        let gone = state.staged.take_if(|staged| Arc::ptr_eq(staged, failed));
+        drop(state);
+        drop(gone);
+    }
+
     /// Forgets the copies; a session that uses them keeps them until it ends.
     pub(crate) fn forget_copies(&self) {
         let gone = self.lock().staged.take();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use device::{Cancel, OutOfMemory, Registry};
 use meta::{DType, DeviceId};
@@ -301,6 +302,16 @@ impl Residency {
         Ok(self.model(id)?.retention())
     }
 
+    /// The bytes of a model's copies and how long making them took, told once, when all of them are where they stay.
+    pub fn take_load_time(&self, id: ModelId) -> Option<(u64, Duration)> {
+        let stagings = self.model(id).ok()?.stagings();
+        let time = |staging: &Arc<Staging>| {
+            let time = staging.staged()?.take_load_time()?;
+            Some((staging.needs().held().values().sum(), time))
+        };
+        stagings.iter().find_map(time)
+    }
+
     /// Where the time of a model's latest step went, if it has made one.
     pub fn profile(&self, id: ModelId) -> Option<StepProfile> {
         self.model(id).ok()?.copies().iter().find_map(|staged| staged.recorder().latest())
@@ -442,6 +453,10 @@ impl Residency {
 
     fn all(&self) -> Vec<Arc<LoadedModel>> {
         self.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn shared_models(&self) -> Arc<Models> {
+        Arc::clone(&self.models)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, Arc<LoadedModel>>> {

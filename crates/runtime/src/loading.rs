@@ -221,6 +221,9 @@ impl Runtime {
         let done = trusted(std::iter::once(&opened).chain(&others), || work(&opened, &others))?;
         for Opened { session, id, planned, .. } in std::iter::once(opened).chain(others) {
             drop(session);
+            if let Some((bytes, time)) = self.residency.take_load_time(id) {
+                self.stats.loaded(bytes, time.as_secs_f64());
+            }
             self.learn_from(id, &planned);
         }
         Ok(done)
@@ -305,7 +308,7 @@ impl Runtime {
             self.residency.set_patches_unless(known.id, set.unwrap_or_default(), cancel)?;
             known.patches = patches;
         }
-        let session = self.open_measured(known.id, cancel)?;
+        let session = self.residency.open(known.id, cancel)?;
         for note in self.residency.side_cars().map(SideCars::take_notes).unwrap_or_default() {
             tracing::warn!("{note}");
         }
@@ -327,20 +330,6 @@ impl Runtime {
             planned: known.planned.clone(),
             job: caller.job.clone(),
         })
-    }
-
-    /// A session, and what making the copies took if there were none.
-    fn open_measured(&self, id: ModelId, cancel: &Cancel) -> Result<Session> {
-        let (is_there, since) = (self.residency.is_staged(id), Instant::now());
-        let session = self.residency.open(id, cancel)?;
-        if !is_there {
-            let seconds = since.elapsed().as_secs_f64();
-            let models = self.residency.models();
-            let loaded = models.iter().find(|model| model.id == id);
-            let bytes = loaded.map_or(0, |model| model.bytes.iter().map(|(_, bytes)| bytes).sum());
-            self.stats.loaded(bytes, seconds);
-        }
-        Ok(session)
     }
 
     /// The model loaded under a plan that holds for the work. One whose copies are made stays as it is while it leaves

@@ -29,6 +29,8 @@ const PASS_VALUES: [usize; 4] = [1 << 16, 1 << 20, 1 << 23, 1 << 25];
 const CODED_VALUES: [usize; 3] = [1 << 16, 1 << 20, 1 << 23];
 /// The same on a device that is taken at its word: its first steps tell the rest.
 const FEW_CODED_VALUES: [usize; 2] = [1 << 16, 1 << 20];
+/// More products in a row than these do not wait in any queue.
+const MOST_PRODUCTS: usize = 256;
 /// Small operations in a row, to tell what one costs by itself.
 const SMALL_OPERATIONS: usize = 64;
 /// The first copy tried; larger ones follow while a copy is short.
@@ -90,7 +92,60 @@ pub(crate) fn profile(device: &Device, host: &Device) -> Result<DeviceProfile> {
     profile.memory_bytes_per_s = passes(&lane, room)?;
     profile.decode_bytes_per_s = decoding(&lane, room, &CODED_VALUES)?;
     profile.launch_s = Some(small_operation(&lane)?);
+    if let Some(link) = profile.link_bytes_per_s.filter(|_| device.said().is_none()) {
+        profile.busy_link_bytes_per_s = bandwidth_beside_products((device, host), &lane, link)?;
+    }
     Ok(profile)
+}
+
+/// Bytes per second from pinned host memory while the device multiplies matrices, where it has its own clock and so many
+/// products in a row that a copy is never alone. `link` is what it gives alone.
+fn bandwidth_beside_products(
+    (device, host): (&Device, &Device),
+    lane: &Lane,
+    link: f64,
+) -> Result<Option<f64>> {
+    let room = |device: &Device| device.ledger().report().available() as usize / 4;
+    let wanted = (link * LONG_ENOUGH.as_secs_f64() / 3.0) as usize;
+    let bytes = wanted.clamp(FIRST_COPY_BYTES, LARGEST_COPY_BYTES).min(room(device)).min(room(host));
+    let fits = |side: &&usize| 3 * **side * **side * lane.dtype().bytes() <= room(device);
+    let Some(side) = MATRIX_SIDES.iter().rev().find(fits).copied().filter(|_| bytes > 0) else {
+        return Ok(None);
+    };
+    let (x, weight) = (values(lane, [side, side])?, weight(lane, [side, side])?);
+    let product = || Ok(x.linear(&weight, None)?);
+    let product_s = shortest(lane, product)?;
+    // As long as the copy would take at a third of its speed.
+    let count = (3.0 * bytes as f64 / link / product_s.max(1e-9)).ceil() as usize;
+    if count > MOST_PRODUCTS {
+        return Ok(None);
+    }
+    let there = device.allocate(bytes)?.whole();
+    let pinned = filled(&device.allocate_pinned(host, bytes)?, host)?;
+    let (computing, copying) = (lane.stream(), device.open_stream(StreamKind::Copy)?);
+    let mut best = None::<f64>;
+    for _ in 0..ROUNDS {
+        computing.synchronize()?;
+        // The products are on their way before the copy begins, and after it ends.
+        let half = |count: usize| (0..count).try_for_each(|_| product().map(drop));
+        half(count.div_ceil(2))?;
+        let begin = copying.record_timed()?;
+        copying.copy(&there, &pinned)?;
+        let end = copying.record_timed()?;
+        half(count.div_ceil(2))?;
+        let computed = computing.record_timed()?;
+        copying.synchronize()?;
+        computing.synchronize()?;
+        let (Some(seconds), Some(longer)) = (end.seconds_since(&begin)?, computed.seconds_since(&end)?)
+        else {
+            return Ok(None);
+        };
+        if longer >= 0.0 && seconds > 0.0 {
+            let speed = bytes as f64 / seconds;
+            best = Some(best.map_or(speed, |best| best.max(speed)));
+        }
+    }
+    Ok(best)
 }
 
 /// Operations and seconds of products of growing size.
@@ -329,4 +384,34 @@ fn copy_time(device: &Device, to: &Span, from: &Span) -> device::Result<Duration
         }
     }
     Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::{Backend, SimBackend, SimSpec};
+    use device_cpu::CpuBackend;
+
+    use super::*;
+
+    /// A metered link gives no more than it was given, whatever is computed meanwhile.
+    #[test]
+    fn a_link_is_measured_while_its_device_multiplies() {
+        let host = Arc::new(CpuBackend::new());
+        let cpu = Device::new(Arc::clone(&host) as Arc<dyn Backend>, 1 << 30);
+        let executor = host.executor();
+        let spec = SimSpec {
+            memory: 1 << 30,
+            link_bytes_per_s: 1e9,
+            flops_per_s: Some(100e9),
+            activation: None,
+            fp8_products: false,
+        };
+        let sim = SimBackend::new(0, spec, host as Arc<dyn Backend>, executor);
+        let sim = Device::new(Arc::new(sim), spec.memory);
+        let lane = Lane::preferred(&sim).unwrap();
+        let busy = bandwidth_beside_products((&sim, &cpu), &lane, 1e9).unwrap().unwrap();
+        assert!((0.3e9..1.1e9).contains(&busy), "{busy}");
+    }
 }

@@ -162,6 +162,7 @@ impl Runtime {
         if let Some(memory) = memory.filter(|_| compute.kind == DeviceKind::Cuda) {
             request.arrival_s_per_byte = 2.0 / memory;
         }
+        request.copy_slowdown = profiling::of(&profile, compute).copy_slowdown();
         request.working_bytes = demand.patch_bytes.saturating_add(demand.more_bytes);
         if let Some(footprint) = footprints.get(&compute) {
             let known = profiling::of(&profile, compute);

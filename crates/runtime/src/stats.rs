@@ -281,7 +281,11 @@ impl Runtime {
             for (device, identity) in &identities {
                 learn_computing(profile, (*device, identity), (planned, plan), &step);
             }
-            learn_copies(profile, plan, &step, &identities);
+            let is_metered = self.devices.get(plan.compute).is_ok_and(|device| device.said().is_some());
+            // What is on its way to stay shares the links with what passes.
+            if !step.moving_in {
+                learn_copies(profile, (plan, is_metered), &step, &identities);
+            }
             let Some(identity) = identity else { return };
             let compute = profile.device_mut(plan.compute, identity);
             learn_decoding(compute, plan, &step);
@@ -326,12 +330,15 @@ fn learn_computing(
 
 /// Where copies are this much of a step, the link is what it waits for.
 const LINK_BOUND: f64 = 0.97;
+/// Where computing is this much of a step and the link is not what it waits for, copies have the device beside computing.
+const COMPUTING: f64 = 0.9;
 
 /// What the copies of streamed blocks say of the links they came over. Copies beside computing share the device's memory
-/// with it, and are slower for that: only where the link is what the step waits for do they tell its speed.
+/// with it, and are slower for that: where the link is what the step waits for, they tell its speed, and where the device
+/// computes nearly all the time, how slow it is then. The link of a simulated device is metered, and as fast in either case.
 fn learn_copies(
     profile: &mut MachineProfile,
-    plan: &Plan,
+    (plan, is_metered): (&Plan, bool),
     step: &StepProfile,
     identities: &BTreeMap<DeviceId, String>,
 ) {
@@ -350,18 +357,30 @@ fn learn_copies(
     let compute = plan.compute;
     let busy_s: f64 = by_home.values().map(|(_, seconds)| seconds).sum();
     let is_bound = busy_s >= LINK_BOUND * step.seconds;
+    let here = step.blocks.iter().filter(|block| block.device == compute);
+    let computing_s: f64 = here.map(|block| block.compute + block.decode).sum();
+    let computing = if step.seconds > 0.0 { (computing_s / step.seconds).min(1.0) } else { 0.0 };
     for (home, (bytes, seconds)) in by_home {
-        let known = if home == DeviceId::CPU { profile.link(compute) } else { profile.peer(home, compute) };
-        let is_faster = known.is_none_or(|known| bytes as f64 > known * seconds);
-        if !is_bound && !is_faster {
+        if home != DeviceId::CPU {
+            let is_faster = profile.peer(home, compute).is_none_or(|known| bytes as f64 > known * seconds);
+            if is_bound || is_faster {
+                profile.learn_peer(home, compute, bytes, seconds);
+            }
             continue;
         }
-        if home == DeviceId::CPU {
-            if let Some(identity) = identities.get(&compute) {
-                profile.device_mut(compute, identity).learn_link(bytes, seconds);
-            }
-        } else {
-            profile.learn_peer(home, compute, bytes, seconds);
+        let Some(identity) = identities.get(&compute) else { continue };
+        let device = profile.device_mut(compute, identity);
+        if computing >= COMPUTING && !is_bound && !is_metered {
+            device.learn_busy_link(bytes, seconds);
+        }
+        // What these copies would have taken alone: for that part of the step they were slower.
+        let alone_s = seconds * (1.0 - computing * (1.0 - 1.0 / device.copy_slowdown()));
+        let known = device.link_bytes_per_s.filter(|known| *known > 0.0);
+        let is_faster = known.is_none_or(|known| bytes as f64 > known * seconds);
+        if is_bound {
+            device.learn_link(bytes, alone_s);
+        } else if is_faster {
+            device.learn_link(bytes, seconds);
         }
     }
 }
@@ -391,6 +410,76 @@ mod tests {
             table.loaded(1000, 1.0);
         }
         assert!(table.load_bytes_per_s().is_some_and(|rate| rate > 990.0));
+    }
+
+    /// A step of ten blocks in host memory, each computing and copied for so long, and what is learnt of it.
+    fn learnt_of(profile: &mut MachineProfile, [compute, copy]: [f64; 2], is_metered: bool) {
+        let device = DeviceId::sim(0);
+        let spec = |id| placement::DeviceSpec {
+            id,
+            total_bytes: 1 << 40,
+            available_bytes: 1 << 40,
+            link_bytes_per_s: 1e9,
+            compute_factor: 1.0,
+            reaches: Vec::new(),
+        };
+        let block = |index: usize| placement::BlockSpec {
+            name: format!("blocks.{index}"),
+            bytes: 100_000_000,
+            compute_seconds: compute,
+            pinned: false,
+        };
+        let request = placement::PlanRequest {
+            allocation: placement::AllocationText::parse("sim:0,0%;cpu,100%").unwrap(),
+            ..placement::PlanRequest::new(
+                (0..10).map(block).collect(),
+                vec![spec(DeviceId::CPU), spec(device)],
+                device,
+            )
+        };
+        let plan = placement::plan(&request).unwrap();
+        let each = compute.max(copy);
+        let blocks = (0..10).map(|block| BlockProfile {
+            block,
+            device,
+            begin: block as f64 * each,
+            stall: each - compute,
+            decode: 0.0,
+            compute,
+            copy: Some(residency::CopyProfile {
+                begin: (block as f64 - 1.0) * each,
+                seconds: copy,
+                bytes: 100_000_000,
+            }),
+            handed_bytes: 0,
+        });
+        let step = StepProfile { seconds: 10.0 * each, blocks: blocks.collect(), moving_in: false };
+        learn_copies(profile, (&plan, is_metered), &step, &BTreeMap::from([(device, "card".to_owned())]));
+    }
+
+    #[test]
+    fn copies_beside_computing_tell_how_slow_the_link_is_then_and_others_how_fast_it_is() {
+        let mut profile = MachineProfile::default();
+        profile.device_mut(DeviceId::sim(0), "card").link_bytes_per_s = Some(1e9);
+        let near =
+            |got: f64, wanted: f64| assert!((got / wanted - 1.0).abs() < 0.01, "{got} is not {wanted}");
+        let card = |profile: &MachineProfile| profile.devices["sim:0"].clone();
+        // The device computes all the time, and what would take 0.1 s takes 0.125.
+        learnt_of(&mut profile, [0.2, 0.125], true);
+        assert_eq!(card(&profile).busy_link_bytes_per_s, None, "a metered link is not slower");
+        learnt_of(&mut profile, [0.2, 0.125], false);
+        near(card(&profile).copy_slowdown(), 1.25);
+        near(profile.link(DeviceId::sim(0)).unwrap(), 1e9);
+        // The link is what the step waits for: half of it beside computing.
+        for _ in 0..20 {
+            learnt_of(&mut profile, [0.055, 0.11], false);
+        }
+        near(profile.link(DeviceId::sim(0)).unwrap(), 2.0 * (1e9 / 1.1 - 0.4e9));
+        near(card(&profile).busy_link_bytes_per_s.unwrap(), 0.8e9);
+        // Nothing is learnt of what is slower than it can be for reasons of its own.
+        let before = profile.clone();
+        learnt_of(&mut profile, [0.2, 0.125], true);
+        assert_eq!(profile, before);
     }
 
     fn run(table: &StatsTable, kind: StepKind) -> ModelId {

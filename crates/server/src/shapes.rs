@@ -318,7 +318,8 @@ mod tests {
             handed_bytes: 0,
         };
         let copy = CopyProfile { begin: -1.0, seconds: 0.75, bytes: 300 };
-        let step = StepProfile { seconds: 5.0, blocks: vec![block(0, None), block(3, Some(copy))] };
+        let blocks = vec![block(0, None), block(3, Some(copy))];
+        let step = StepProfile { seconds: 5.0, blocks, moving_in: false };
         let shown = serde_json::to_value(ProfileShape::of(&step)).unwrap_or_default();
         assert_eq!(shown["seconds"], 5.0);
         assert_eq!(

@@ -252,6 +252,7 @@ impl Timeline {
                 compute_s: block.compute_seconds * if place.in_place { slowness } else { 1.0 },
                 hop_s,
                 copy_s: (!place.in_place).then_some(block.bytes as f64 / bytes_per_s),
+                copy_slowdown: problem.request.copy_slowdown,
                 decode_s: None,
             }
         });
