@@ -70,6 +70,9 @@ pub struct Cond {
     /// Features of pictures, one vector per token, from the layer of a vision model that the family looks at:
     /// `[1 or batch, tokens, width]`.
     pub vision: Option<Arc<Array>>,
+    /// Tokens in the model's own width that stand before those of the text: what a style network made of pictures,
+    /// `[1 or batch, tokens, hidden]`.
+    pub in_front: Option<Arc<Array>>,
     /// What is heard while each frame of the latent is seen, `[1 or batch, frames, values]`.
     pub audio: Option<Arc<Array>>,
     /// The time of the first frame, which is a picture that was given and not made.
@@ -221,6 +224,8 @@ pub enum CondInput {
     ReferenceLatents,
     /// [`Cond::vision`].
     Vision,
+    /// [`Cond::in_front`].
+    InFront,
     /// [`Cond::audio`].
     Audio,
     /// [`Cond::guiding_frame`].
@@ -259,6 +264,7 @@ impl fmt::Display for CondInput {
             CondInput::NoiseAugmentation => "noise over what stands beside the latent",
             CondInput::ReferenceLatents => "reference latents",
             CondInput::Vision => "features of a picture",
+            CondInput::InFront => "tokens of a style before the text",
             CondInput::Audio => "a sound",
             CondInput::GuidingFrame => "a time of the first frame",
             CondInput::FramesBehind => "pictures behind the video",
@@ -295,6 +301,7 @@ impl Cond {
             reference_method: None,
             reference_slots: Vec::new(),
             vision: None,
+            in_front: None,
             audio: None,
             guiding_frame: None,
             frames_behind: None,
@@ -322,6 +329,7 @@ impl Cond {
             (self.noise_augmentation.is_some(), CondInput::NoiseAugmentation),
             (!self.reference_latents.is_empty(), CondInput::ReferenceLatents),
             (self.vision.is_some(), CondInput::Vision),
+            (self.in_front.is_some(), CondInput::InFront),
             (self.audio.is_some(), CondInput::Audio),
             (self.guiding_frame.is_some(), CondInput::GuidingFrame),
             (self.frames_behind.is_some(), CondInput::FramesBehind),
@@ -369,6 +377,7 @@ impl Cond {
             tokens: self.tokens(),
             references: self.reference_latents.iter().filter_map(picture).collect(),
             vision: self.vision.as_ref().and_then(|features| features.shape.get(1).copied()).unwrap_or(0),
+            in_front: self.in_front.as_ref().and_then(|tokens| tokens.shape.get(1).copied()).unwrap_or(0),
             heard: self.audio.as_ref().and_then(|audio| audio.shape.get(1).copied()).unwrap_or(0),
             behind: self.frames_behind.as_ref().and_then(video),
             poses: self.poses.as_ref().and_then(video),
@@ -395,6 +404,8 @@ pub struct CondShape {
     pub references: Vec<[usize; 2]>,
     /// Tokens of features of pictures.
     pub vision: usize,
+    /// Tokens before those of the text.
+    pub in_front: usize,
     /// Frames that a sound is heard with.
     pub heard: usize,
     /// Frames, height and width of pictures behind the video.

@@ -6,6 +6,7 @@ mod patches;
 pub mod qwen3_tower;
 pub mod qwen_tower;
 pub mod redux;
+pub mod uso;
 
 use std::any::Any;
 use std::fmt;
@@ -18,8 +19,14 @@ use crate::detect::{Part, Sign};
 use crate::{Module, Result};
 
 /// Every family of vision models, in the order in which files are tried.
-pub const FAMILIES: &[&VisionFamily] =
-    &[&clip_vision::FAMILY, &florence2::FAMILY, &redux::FAMILY, &qwen_tower::FAMILY, &qwen3_tower::FAMILY];
+pub const FAMILIES: &[&VisionFamily] = &[
+    &clip_vision::FAMILY,
+    &florence2::FAMILY,
+    &redux::FAMILY,
+    &uso::FAMILY,
+    &qwen_tower::FAMILY,
+    &qwen3_tower::FAMILY,
+];
 
 /// Those that stand beside a language model, in its file.
 pub const TOWERS: &[&VisionFamily] = &[&qwen_tower::FAMILY, &qwen3_tower::FAMILY];

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use checkpoint::Checkpoint;
 use meta::{DType, DeviceId, Encoding, Shape};
 use models::Module;
+use models::conditioning::TokenBias;
 use models::diffusion::flux::{Flux, FluxInputs, ReferencePlaces};
 use models::{Probe, detect};
 use placement::{BlockMode, RemotePolicy};
@@ -309,4 +310,54 @@ fn channels_beside_the_latent_come_after_it() {
     assert!(Report::new("some weight", &run(fill(0.01), true).unwrap(), &dev).relative > 1e-3);
     let error = run(fill(0.0), false).unwrap_err().to_string();
     assert!(error.contains("expected 96 channels"), "{error}");
+}
+
+/// What stands before a text is as text that has gone through the model's first layer already, and what is said of the
+/// text's tokens is said of the same ones.
+#[test]
+fn tokens_before_a_text_count_as_its_first() {
+    let (flux, manifest) = flux("flux_dev_micro");
+    let golden = golden("flux_dev_micro");
+    let session = open_on_cpu(manifest);
+    let lane = session.lane().unwrap();
+    let input = |name: &str| {
+        let input = golden.input(name).unwrap();
+        lane.tensor(input.shape, &input.values()).unwrap()
+    };
+    let (x, context, y) = (input("x"), input("context"), input("y"));
+    let tokens = context.dim(1);
+    let first = tokens / 3;
+    for bias in [0.0, -0.7] {
+        let span = |start: usize| TokenBias { start, tokens: 2, bias };
+        let given = |context, biased| FluxInputs {
+            guidance: Some(3.5),
+            biased,
+            ..FluxInputs::new(&x, 0.6, context, &y)
+        };
+        let whole_bias = [span(first + 1)];
+        let mut entered = None;
+        let mut see = |name: &str, value: &Tensor| {
+            if name == "txt_in" {
+                entered = Some(value.contiguous().unwrap());
+            }
+        };
+        let whole = given(&context, &whole_bias);
+        let expected = flux.forward_probed(&session, &whole, &mut Probe::new(&mut see)).unwrap();
+        let front = entered.unwrap().slice(1, 0, first).unwrap().contiguous().unwrap();
+        let rest = context.slice(1, first, tokens - first).unwrap().contiguous().unwrap();
+        let rest_bias = [span(1)];
+        let apart = FluxInputs { in_front: Some(&front), ..given(&rest, &rest_bias) };
+        let output = flux.forward(&session, &apart).unwrap();
+        let (output, expected) = (output.to_vec().unwrap(), expected.to_vec().unwrap());
+        let most = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+        let off = output.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off <= 1e-5 * most, "{bias}: {off} of {most}");
+        let without = flux.forward(&session, &given(&rest, &rest_bias)).unwrap().to_vec().unwrap();
+        let moved = without.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(moved > 1e-3 * most, "{bias}: the tokens before the text count: {moved} of {most}");
+    }
+    let narrow = lane.empty([1, 2, 8]).unwrap();
+    let wrong = FluxInputs { in_front: Some(&narrow), ..FluxInputs::new(&x, 0.6, &context, &y) };
+    let told = flux.forward(&session, &wrong).unwrap_err().to_string();
+    assert!(told.contains("what stands before the text"), "{told}");
 }

@@ -18,7 +18,7 @@ use crate::{Error, Result, Runtime};
 use runtime::host::Room;
 use runtime::{Caller, Network, Source, Wanted, Work};
 
-pub(crate) use style::StyleModelHandle;
+pub(crate) use style::{StyleModelHandle, style_of};
 
 /// Adds the classes of this file.
 pub(crate) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -108,8 +108,8 @@ pub(crate) fn see(
 struct Collected<'a> {
     runtime: &'a Runtime,
     batch: usize,
-    /// In the order of [`Seen`]'s fields: last, penultimate, embeds, projected.
-    parts: [Option<Growing>; 4],
+    /// In the order of [`Seen`]'s fields: last, penultimate, embeds, projected, and the two earlier ones.
+    parts: [Option<Growing>; 6],
 }
 
 /// Values of a batch, picture by picture.
@@ -121,14 +121,16 @@ struct Growing {
 
 impl<'a> Collected<'a> {
     fn new(runtime: &'a Runtime, batch: usize) -> Collected<'a> {
-        Collected { runtime, batch, parts: [const { None }; 4] }
+        Collected { runtime, batch, parts: [const { None }; 6] }
     }
 
     /// Adds what was seen in the next picture.
     fn add(&mut self, seen: &Seen) -> Result<()> {
         // SigLIP has no vector for a whole picture: what stands in its place is the last state once more.
         let embeds = Some(&seen.embeds).filter(|embeds| embeds.rank() == 2);
-        let tensors = [Some(&seen.last), Some(&seen.penultimate), embeds, seen.projected.as_ref()];
+        let [middle, early] = [0, 1].map(|at| seen.earlier.as_ref().map(|earlier| &earlier[at]));
+        let tensors =
+            [Some(&seen.last), Some(&seen.penultimate), embeds, seen.projected.as_ref(), middle, early];
         for (part, tensor) in self.parts.iter_mut().zip(tensors) {
             let Some(tensor) = tensor else { continue };
             let growing = match part {
@@ -141,12 +143,14 @@ impl<'a> Collected<'a> {
     }
 
     fn output(self) -> Result<ClipVisionOutput> {
-        let [last, penultimate, embeds, projected] = self.parts.map(|part| part.map(Growing::features));
+        let [last, penultimate, embeds, projected, middle, early] =
+            self.parts.map(|part| part.map(Growing::features));
         let (Some(last), Some(penultimate)) = (last, penultimate) else {
             return Err(Error::Told("the vision model gave nothing".into()));
         };
         let embeds = embeds.unwrap_or_else(|| last.clone());
-        Ok(ClipVisionOutput { last, penultimate, embeds, projected })
+        let earlier = middle.zip(early).map(|(middle, early)| [middle, early]);
+        Ok(ClipVisionOutput { last, penultimate, embeds, projected, earlier })
     }
 }
 

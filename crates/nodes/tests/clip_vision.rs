@@ -10,8 +10,8 @@ use device::{Backend, Device, Registry};
 use device_cpu::CpuBackend;
 use graph::{Call, Catalogue, Failure, Inputs, Outputs, Slot, Value};
 use meta::{DType, DeviceId, Shape};
-use nodes::value::{Array, ClipVisionOutput, Conditioning, Entry, Features, Image};
-use runtime::{Folders, Runtime, Settings};
+use nodes::value::{Array, ClipVisionOutput, Conditioning, Entry, Features, Image, LatentImage};
+use runtime::{Folders, Model, Runtime, Settings};
 use testkit::{Golden, Manifest, SafetensorsWriter, ScratchDir};
 
 /// The largest difference over the largest value; the reference repeats itself to 3e-6.
@@ -268,4 +268,190 @@ fn style_models_add_tokens_by_strength_or_by_bias() {
     assert_eq!(entry(&apply(text(8), 1.0, "attn_bias").unwrap()), plain);
     let told = apply(text(16), 1.0, "multiply").unwrap_err().to_string();
     assert!(told.contains("tokens of 8 values") && told.contains("16"), "{told}");
+}
+
+/// Tokens and values per token of the small SigLIP towers, and what their style projector makes of them.
+const GRID: usize = 3;
+const WIDTH: usize = 32;
+const FEW: usize = 2;
+
+/// A SigLIP tower of so many layers; those of a smaller one are the first of a larger.
+fn write_siglip(to: &Path, layers: usize) {
+    let mut writer = SafetensorsWriter::new();
+    let mut add = |name: String, dims: &[usize], seed: u64, around: f32| {
+        let count = dims.iter().product();
+        let values = testkit::random_normal(seed, count);
+        let values: Vec<f32> = values.iter().map(|value| around + value * 0.15).collect();
+        let next = std::mem::take(&mut writer);
+        writer = next.values(name, DType::F32, Shape::new(dims).unwrap(), &values).unwrap();
+    };
+    let outer = "vision_model.embeddings";
+    add(format!("{outer}.patch_embedding.weight"), &[WIDTH, 3, 4, 4], 1, 0.0);
+    add(format!("{outer}.patch_embedding.bias"), &[WIDTH], 2, 0.0);
+    add(format!("{outer}.position_embedding.weight"), &[GRID * GRID, WIDTH], 3, 0.0);
+    for layer in 0..layers {
+        let inner = |name: &str| format!("vision_model.encoder.layers.{layer}.{name}");
+        let parts: [(&str, &[usize]); 6] = [
+            ("self_attn.q_proj", &[WIDTH, WIDTH]),
+            ("self_attn.k_proj", &[WIDTH, WIDTH]),
+            ("self_attn.v_proj", &[WIDTH, WIDTH]),
+            ("self_attn.out_proj", &[WIDTH, WIDTH]),
+            ("mlp.fc1", &[48, WIDTH]),
+            ("mlp.fc2", &[WIDTH, 48]),
+        ];
+        for (part, (name, dims)) in parts.into_iter().enumerate() {
+            let seed = 100 * (1 + layer as u64) + part as u64;
+            add(inner(&format!("{name}.weight")), dims, seed, 0.0);
+            add(inner(&format!("{name}.bias")), &dims[..1], seed + 10, 0.0);
+        }
+        for (part, norm) in ["layer_norm1", "layer_norm2"].into_iter().enumerate() {
+            let seed = 100 * (1 + layer as u64) + 50 + part as u64;
+            add(inner(&format!("{norm}.weight")), &[WIDTH], seed, 1.0);
+            add(inner(&format!("{norm}.bias")), &[WIDTH], seed + 10, 0.0);
+        }
+    }
+    add("vision_model.post_layernorm.weight".into(), &[WIDTH], 4, 1.0);
+    add("vision_model.post_layernorm.bias".into(), &[WIDTH], 5, 0.0);
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    writer.write(to).unwrap();
+}
+
+/// The tensors of a style projector for such towers, and of tokens of so many values.
+fn projector(width: usize) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let mut tensors = BTreeMap::new();
+    for (index, level) in ["high", "mid", "low"].into_iter().enumerate() {
+        let parts: [(&str, Vec<usize>); 6] = [
+            ("embedding_linear.0.weight", vec![FEW, GRID * GRID]),
+            ("embedding_linear.0.bias", vec![FEW]),
+            ("layer_norm.weight", vec![WIDTH]),
+            ("layer_norm.bias", vec![WIDTH]),
+            ("projection.weight", vec![width, WIDTH]),
+            ("projection.bias", vec![width]),
+        ];
+        for (part, (name, dims)) in parts.into_iter().enumerate() {
+            let values =
+                testkit::random_normal(9000 + 10 * index as u64 + part as u64, dims.iter().product());
+            tensors.insert(format!("{level}_{name}"), (dims, values));
+        }
+    }
+    tensors
+}
+
+fn write_projector(to: &Path, width: usize) {
+    let mut writer = SafetensorsWriter::new();
+    for (name, (dims, values)) in projector(width) {
+        let shape = Shape::new(&dims).unwrap();
+        writer = writer.values(format!("feature_embedder.{name}"), DType::F32, shape, &values).unwrap();
+    }
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    writer.write(to).unwrap();
+}
+
+/// What the projector makes of one picture, by its formulas in 64 bits.
+fn projected(seen: [&Features; 3], width: usize) -> Vec<f64> {
+    let tensors = projector(width);
+    let mut tokens = Vec::new();
+    for (level, seen) in ["high", "mid", "low"].into_iter().zip(seen) {
+        let part = |name: &str, at: usize| f64::from(tensors[&format!("{level}_{name}")].1[at]);
+        for few in 0..FEW {
+            let mixed = |feature: usize| {
+                let sum = |token: usize| {
+                    part("embedding_linear.0.weight", few * GRID * GRID + token)
+                        * f64::from(seen.values[token * WIDTH + feature])
+                };
+                let sum = (0..GRID * GRID).map(sum).sum::<f64>() + part("embedding_linear.0.bias", few);
+                sum / (1.0 + (-sum).exp())
+            };
+            let mixed: Vec<f64> = (0..WIDTH).map(mixed).collect();
+            let mean = mixed.iter().sum::<f64>() / WIDTH as f64;
+            let variance = mixed.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / WIDTH as f64;
+            let normed = |(at, value): (usize, &f64)| {
+                (value - mean) / (variance + 1e-5).sqrt() * part("layer_norm.weight", at)
+                    + part("layer_norm.bias", at)
+            };
+            let normed: Vec<f64> = mixed.iter().enumerate().map(normed).collect();
+            let row = |row: usize| {
+                let sum = |at: usize| part("projection.weight", row * WIDTH + at) * normed[at];
+                (0..WIDTH).map(sum).sum::<f64>() + part("projection.bias", row)
+            };
+            tokens.extend((0..width).map(row));
+        }
+    }
+    tokens
+}
+
+/// A node that samples is given the model's tokens with each of its conditionings.
+fn sampled(bench: &Bench, model: &Value, text_width: usize) -> Vec<f32> {
+    let text = |seed: u64| {
+        let text =
+            Array { shape: vec![1, 5, text_width], values: testkit::random_normal(seed, 5 * text_width) };
+        Value::object(Conditioning { entries: vec![Entry::text(text, None)] })
+    };
+    let size = Inputs::default().with("width", 64).with("height", 64).with("batch_size", 1);
+    let latent = bench.run("EmptySD3LatentImage", size).unwrap();
+    let inputs =
+        Inputs::default().with("model", model.clone()).with("positive", text(1)).with("negative", text(2));
+    let inputs = inputs.with("latent_image", latent).with("seed", 3).with("steps", 2).with("cfg", 2.0);
+    let inputs = inputs.with("sampler_name", "euler").with("scheduler", "simple").with("denoise", 1.0);
+    let sampled = bench.run("KSampler", inputs).unwrap();
+    sampled.downcast::<LatentImage>().unwrap().samples.values().to_vec()
+}
+
+#[test]
+fn the_style_of_pictures_stands_before_every_text() {
+    let bench = Bench::new(&[Manifest::bundled("flux_dev_micro").unwrap()]);
+    let models = bench.folder.join("models");
+    for layers in [22, 13, 4] {
+        write_siglip(&models.join(format!("clip_vision/siglip_{layers}.safetensors")), layers);
+    }
+    let picture = bench.picture();
+    let see = |layers: usize| {
+        bench.see(&bench.tower(&format!("siglip_{layers}.safetensors")).unwrap(), &picture, "center")
+    };
+    // The last layer but one of a shorter tower is the one that is looked at in the middle of the longer.
+    let (seen, middle, early) = (see(22), see(13), see(4));
+    let earlier = seen.earlier.as_ref().unwrap();
+    assert!(earlier[0] == middle.penultimate && earlier[1] == early.penultimate);
+    assert!(middle.earlier.is_none() && early.earlier.is_none());
+
+    let model =
+        Inputs::default().with("unet_name", "flux_dev_micro.safetensors").with("weight_dtype", "default");
+    let model = bench.run("UNETLoader", model).unwrap();
+    let sizes = |name: &str| {
+        let file = Checkpoint::open(models.join("diffusion_models/flux_dev_micro.safetensors")).unwrap();
+        file.entry(name).unwrap().shape().dims().to_vec()
+    };
+    let [hidden, text_width] = *sizes("txt_in.weight") else { panic!("two axes") };
+    write_projector(&models.join("model_patches/uso.safetensors"), hidden);
+    let load = |name: &str| bench.run("ModelPatchLoader", Inputs::default().with("name", name));
+    let patch = load("uso.safetensors").unwrap();
+    let style = |model: &Value, patch: &Value, seen: &Arc<ClipVisionOutput>| {
+        let inputs = Inputs::default().with("model", model.clone()).with("model_patch", patch.clone());
+        bench.run(
+            "USOStyleReference",
+            inputs.with("clip_vision_output", Value::object(ClipVisionOutput::clone(seen))),
+        )
+    };
+    let styled = style(&model, &patch, &seen).unwrap();
+    let tokens = styled.downcast::<Model>().unwrap().in_front.clone().unwrap();
+    assert_eq!(tokens.shape, [1, 3 * FEW, hidden]);
+    let expected = projected([&seen.penultimate, &earlier[0], &earlier[1]], hidden);
+    for (at, (value, expected)) in tokens.values.iter().zip(&expected).enumerate() {
+        assert!(
+            (f64::from(*value) - expected).abs() <= 1e-4 * expected.abs().max(1.0),
+            "{at}: {value}, {expected}"
+        );
+    }
+    // A second style stands before the first.
+    let twice = style(&styled, &patch, &seen).unwrap().downcast::<Model>().unwrap().in_front.clone().unwrap();
+    assert_eq!(twice.shape, [1, 6 * FEW, hidden]);
+    let (first, second) = twice.values.split_at(3 * FEW * hidden);
+    assert!(first == &tokens.values[..] && second == &tokens.values[..]);
+
+    let (plain, with) = (sampled(&bench, &model, text_width), sampled(&bench, &styled, text_width));
+    assert!(plain.iter().chain(&with).all(|value| value.is_finite()) && plain != with);
+    assert_eq!(with, sampled(&bench, &styled, text_width));
+
+    let told = style(&model, &patch, &middle).unwrap_err().to_string();
+    assert!(told.contains("sigclip_vision_patch14_384"), "{told}");
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use graph::Object;
+use models::conditioning::Array;
 use models::diffusion::Diffusion;
 use models::text::{Layer, TextModel, TextRecipe};
 use sampling::{LatentSpec, ModelSampling};
@@ -26,6 +27,8 @@ pub struct Model {
     pub guidance: Guidance,
     /// What changes its image between blocks, in the order in which nodes said it.
     pub patches: Vec<Arc<Patching>>,
+    /// What style networks made of pictures: tokens before those of every text.
+    pub in_front: Option<Arc<Array>>,
     /// On how many accelerators the evaluations of a step may run at the same time.
     pub most_devices: usize,
 }
@@ -124,6 +127,7 @@ impl Model {
             differential: None,
             guidance: Guidance::default(),
             patches: Vec::new(),
+            in_front: None,
             most_devices: 1,
         })
     }

@@ -233,7 +233,11 @@ impl Source {
     pub fn patch_network(&self) -> Result<&dyn PatchNetwork> {
         match &*self.network {
             Network::ModelPatch(patch) => Ok(&**patch),
-            _ => Err(Error::Told(format!("{} is no model patch", self.name()))),
+            _ => Err(Error::Told(format!(
+                "{} is {}, which changes no model between its blocks; take a patch that does",
+                self.name(),
+                self.part
+            ))),
         }
     }
 

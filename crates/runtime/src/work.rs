@@ -159,13 +159,25 @@ impl Work {
 
 /// What a conditioning has beside its text, in short.
 fn beside_text(cond: &CondShape) -> String {
-    let CondShape { tokens: _, references, vision, heard, behind, poses, faces, before, controls, camera } =
-        cond;
+    let CondShape {
+        tokens: _,
+        references,
+        vision,
+        in_front,
+        heard,
+        behind,
+        poses,
+        faces,
+        before,
+        controls,
+        camera,
+    } = cond;
     let mut all: Vec<String> =
         references.iter().map(|[height, width]| format!("+{height}x{width}")).collect();
     let video =
         |what: &str, [frames, height, width]: &[usize; 3]| format!("+{what}{frames}x{height}x{width}");
     all.extend((*vision > 0).then(|| format!("+v{vision}")));
+    all.extend((*in_front > 0).then(|| format!("+s{in_front}")));
     all.extend((*heard > 0).then(|| format!("+a{heard}")));
     all.extend(behind.iter().map(|size| video("b", size)));
     all.extend(poses.iter().map(|size| video("p", size)));

@@ -68,6 +68,8 @@ pub struct FluxInputs<'a> {
     pub context: &'a Tensor,
     /// Spans of the text that are looked at more or less.
     pub biased: &'a [TokenBias],
+    /// Tokens before those of the text, in the model's width, `[batch or 1, tokens, hidden]`.
+    pub in_front: Option<&'a Tensor>,
     /// The whole text in one vector, `[batch or 1, width]`.
     pub pooled: &'a Tensor,
     /// The guidance that dev was distilled with; schnell has no use for it.
@@ -87,6 +89,7 @@ impl<'a> FluxInputs<'a> {
             sigma,
             context,
             biased: &[],
+            in_front: None,
             pooled,
             guidance: None,
             references: &[],
@@ -313,6 +316,12 @@ impl Flux {
         let is_outside = |span: &TokenBias| span.start.saturating_add(span.tokens) > context.dim(1);
         if inputs.biased.iter().any(is_outside) {
             return wrong("the text", "as long as what is said of its tokens".into(), context);
+        }
+        if let Some(tokens) = inputs.in_front
+            && (tokens.rank() != 3 || tokens.dim(2) != self.config.hidden || !repeats(tokens))
+        {
+            let expected = format!("[{batch} or 1, tokens, {}]", self.config.hidden);
+            return wrong("what stands before the text", expected, tokens);
         }
         let pooled = inputs.pooled;
         if pooled.rank() != 2 || pooled.dim(1) != self.config.pooled_width || !repeats(pooled) {

@@ -25,6 +25,8 @@ use crate::{Error, Module, Probe, Result};
 
 /// What errors call a file that should have a tower.
 const WANTED: &str = "a CLIP vision model";
+/// The layers of a SigLIP tower, counted from its end, whose results style projectors look at beside the last but one.
+const EARLIER: [usize; 2] = [11, 20];
 /// Colours in a picture.
 const COLOURS: usize = 3;
 
@@ -121,6 +123,9 @@ pub struct Features {
     pub embeds: Tensor,
     /// The patches as a language model's tokens, `[batch, patches, projector]`, of a tower that has the way there.
     pub projected: Option<Tensor>,
+    /// What the eleventh and the twentieth layer from the end give, `[batch, tokens, width]`, of a SigLIP tower that has so
+    /// many.
+    pub earlier: Option<[Tensor; 2]>,
 }
 
 impl TowerKind {
@@ -189,7 +194,7 @@ impl ClipVision {
         let mut x = self.enter(&session.lease(0)?, pixels)?;
         probe.show(format_args!("embeddings"), &x);
         let stack = self.config.stack();
-        let mut penultimate = None;
+        let (mut penultimate, mut earlier) = (None, [None, None]);
         for i in 0..self.config.layers {
             let lease = session.lease(1 + i)?;
             x = stack.layer(&lease, i, &lease.bring(&x)?, probe)?;
@@ -197,10 +202,23 @@ impl ClipVision {
             if i + 2 == self.config.layers {
                 penultimate = Some(x.clone());
             }
+            for (kept, from_end) in earlier.iter_mut().zip(self.earlier()) {
+                if i + from_end == self.config.layers {
+                    *kept = Some(x.clone());
+                }
+            }
         }
         // Towers of a single layer have nothing in between.
         let penultimate = penultimate.unwrap_or_else(|| x.clone());
-        self.leave(&session.lease(1 + self.config.layers)?, &x, &penultimate)
+        let seen = self.leave(&session.lease(1 + self.config.layers)?, &x, &penultimate)?;
+        let [middle, early] = earlier;
+        Ok(Features { earlier: middle.zip(early).map(|(middle, early)| [middle, early]), ..seen })
+    }
+
+    /// The layers, counted from the end, whose results are kept beside those of the last two.
+    fn earlier(&self) -> impl Iterator<Item = usize> + use<> {
+        let is_kept = self.config.kind == TowerKind::SigLip && self.config.layers >= EARLIER[1];
+        EARLIER.into_iter().filter(move |_| is_kept)
     }
 
     /// From pixels to tokens: the first block of the manifest.
@@ -238,11 +256,11 @@ impl ClipVision {
         };
         if self.config.kind == TowerKind::SigLip {
             let last = norm(lease, weights::LAST_NORM, &last)?;
-            return Ok(Features { embeds: last.clone(), last, penultimate, projected });
+            return Ok(Features { embeds: last.clone(), last, penultimate, projected, earlier: None });
         }
         let whole = last.slice(1, 0, 1)?.reshape([last.dim(0), self.config.width])?;
         let whole = norm(lease, weights::LAST_NORM, &whole)?;
-        Ok(Features { embeds: project(lease, &whole)?, last, penultimate, projected })
+        Ok(Features { embeds: project(lease, &whole)?, last, penultimate, projected, earlier: None })
     }
 }
 
@@ -275,7 +293,7 @@ impl VisionModel for ClipVision {
         let side = self.config.side;
         let seen = self.look(session, &arrived(session.lane()?, [1, COLOURS, side, side])?)?;
         let all = [Some(&seen.last), Some(&seen.penultimate), Some(&seen.embeds), seen.projected.as_ref()];
-        all.into_iter().flatten().try_for_each(read_back)
+        all.into_iter().flatten().chain(seen.earlier.iter().flatten()).try_for_each(read_back)
     }
 
     fn as_any(&self) -> &dyn Any {

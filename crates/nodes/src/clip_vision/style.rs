@@ -1,4 +1,4 @@
-//! Style models: what a tower saw becomes tokens behind those of a text.
+//! Style models: what a tower saw becomes tokens behind those of a text, or before those of every text of a model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use std::time::Instant;
 use graph::{Call, Catalogue, Failure, Input, Object, Outcome};
 use models::conditioning::TokenBias;
 use models::vision::redux::Redux;
+use models::vision::uso::{SeenAtLevels, StyleProjector};
 
 use crate::class::class;
 use crate::conditioning::{after, changed_or_failed};
 use crate::value::{Array, ClipVisionOutput, Entry};
 use crate::{Error, Result, Runtime};
-use runtime::{Caller, Network, Source, Wanted, Work};
+use runtime::{Caller, ModelPatch, Network, Source, Wanted, Work};
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -87,6 +88,43 @@ fn tokens_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
         Ok(tokens)
     })?;
     Ok(Array { shape: vec![1, shape[0] * shape[1], redux.width], values })
+}
+
+/// What a style projector makes of pictures, `[pictures, tokens, width]`.
+pub(crate) fn style_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
+    let patch = call.object::<ModelPatch>("model_patch")?;
+    let seen = call.object::<ClipVisionOutput>("clip_vision_output")?;
+    let projector = match &*patch.source.network {
+        Network::Vision(vision) => vision.as_any().downcast_ref::<StyleProjector>(),
+        _ => None,
+    };
+    let Some(projector) = projector else {
+        let (name, part) = (patch.source.name(), &patch.source.part);
+        return Err(Failure::value(format!("{name} is {part}; choose the style projector of USO")));
+    };
+    let Some([middle, early]) = &seen.earlier else {
+        return Err(Failure::value(
+            "the style projector looks at what layers 11 and 20 from the end of a SigLIP model give, and this vision model \
+             has none: choose sigclip_vision_patch14_384",
+        ));
+    };
+    let levels = [&seen.penultimate, middle, early];
+    let caller = Caller::of(&call.job);
+    let wanted = Wanted { source: &patch.source, beside: &[], loras: &[], work: &Work::Look };
+    let (shape, values) = runtime.with_session(wanted, &caller, |opened| {
+        let started = Instant::now();
+        let lane = opened.session.lane()?;
+        let mut tensors = Vec::with_capacity(levels.len());
+        for level in levels {
+            tensors.push(lane.tensor(level.array_shape()?, &level.values)?);
+        }
+        let seen = SeenAtLevels { penultimate: &tensors[0], middle: &tensors[1], early: &tensors[2] };
+        let tokens = projector.tokens(&opened.session, seen)?;
+        let told = (tokens.dims().to_vec(), tokens.to_vec()?);
+        runtime.note_evaluation(opened, started);
+        Ok(told)
+    })?;
+    Ok(Array { shape, values })
 }
 
 /// What is added to the scores of tokens for a strength. The reference keeps it in 16 bits.

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use graph::{Catalogue, Input, Outcome, Schema};
+use graph::{Catalogue, Failure, Input, Outcome, Schema};
+use models::conditioning::CondInput;
 use runtime::{Model, Runtime};
 use sampling::ModelSampling;
 
 use crate::class::class;
-use crate::conditioning::changed;
+use crate::clip_vision::style_of;
+use crate::conditioning::{after, changed};
 use crate::image::{MAX_RESOLUTION, Method, Target, scale_image};
+use crate::model_patches::MODULE as MODEL_PATCH_MODULE;
 use crate::sampling_nodes::{MODEL_MODULE, with_sampling};
 use crate::text::{Prompts, clip_of, encode, prompt_input};
 use crate::value::{Conditioning, Guidance, Image};
@@ -22,6 +25,7 @@ pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
     catalogue.add(FluxKontextMultiReferenceLatentMethod(runtime()));
     catalogue.add(FluxKontextImageScale(runtime()));
     catalogue.add(ModelSamplingFlux(runtime()));
+    catalogue.add(USOStyleReference(runtime()));
 }
 
 fn guidance_input() -> Input {
@@ -154,5 +158,35 @@ class! {
         let nearest = KONTEXT_SIZES.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
         let (width, height) = *nearest.expect("the list is not empty");
         Ok(Outcome::object(scale_image(&image, Target::cropped(width, height), Method::Lanczos)?))
+    }
+}
+
+class! {
+    /// A model whose every text has the tokens of pictures before it.
+    USOStyleReference in "advanced/model_patches/flux";
+    |schema| {
+        let schema = schema
+            .about("Puts what a style projector makes of pictures before every text that a model is given.")
+            .input(Input::socket("model", "MODEL"))
+            .input(Input::socket("model_patch", "MODEL_PATCH"))
+            .input(Input::socket("clip_vision_output", "CLIP_VISION_OUTPUT"))
+            .output("MODEL")
+            .module(MODEL_PATCH_MODULE);
+        Schema { is_experimental: true, ..schema }
+    };
+    |runtime, call| {
+        let model = call.object::<Model>("model")?;
+        if !model.diffusion()?.takes().contains(&CondInput::InFront) {
+            let (name, part) = (model.source.name(), &model.source.part.name);
+            let told = format!("{name} is {part}, which reads no tokens of a style: choose a FLUX.1 model");
+            return Err(Failure::value(told));
+        }
+        let tokens = style_of(runtime, call)?;
+        // What was put there before stands behind it.
+        let tokens = match &model.in_front {
+            Some(before) => after(&tokens, before)?,
+            None => tokens,
+        };
+        Ok(Outcome::object(Model { in_front: Some(Arc::new(tokens)), ..Model::clone(&model) }))
     }
 }

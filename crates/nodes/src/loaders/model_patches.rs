@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use graph::{Call, Catalogue, Failure, Input, Value};
+use models::vision::uso::StyleProjector;
 
 use super::variants::add_with_variants;
 use super::{Found, Loader};
@@ -20,7 +21,7 @@ const KEY: &str = "model_patches";
 /// The key of the folder that has those that are told what is to be where.
 const GROUNDING_KEY: &str = "gligen";
 
-/// `ModelPatchLoader`: a network that changes a diffusion model's image between its blocks.
+/// `ModelPatchLoader`: a network that changes a diffusion model's image between its blocks, or makes tokens of a style for it.
 struct PatchLoader;
 
 impl Loader for PatchLoader {
@@ -50,7 +51,10 @@ impl Loader for PatchLoader {
 
     fn load(&self, runtime: &Runtime, call: &Call, placing: &Placing) -> Result<Vec<Value>, Failure> {
         let found = Found::named(runtime, call, "name", &[KEY])?;
-        let source = Source::model_patch(&found.file, &found.detected, placing.clone())?;
+        let source = match StyleProjector::part(&found.detected) {
+            Ok(part) => Source::of_part(&found.file, part, placing.clone())?,
+            Err(_) => Source::model_patch(&found.file, &found.detected, placing.clone())?,
+        };
         runtime.register(&source)?;
         Ok(vec![Value::object(ModelPatch { source: Arc::new(source) })])
     }

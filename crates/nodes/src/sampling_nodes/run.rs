@@ -1,5 +1,7 @@
 //! One run of a sampler, from a guider and a latent to a latent, with progress and previews.
 
+use std::sync::Arc;
+
 use graph::{Call, Failure, Literal, Picture};
 use image::imageops::FilterType;
 use models::conditioning::Scene;
@@ -124,6 +126,11 @@ impl Work<'_> {
         let mut conditionings = ready(&self.guider.conditionings(), shape, &model.sampling)?;
         if let Some(empty) = self.guider.empty_prompt() {
             conditionings.extend(ready(&[&empty], shape, &model.sampling)?);
+        }
+        if let Some(tokens) = &model.in_front {
+            let entries = conditionings.iter_mut().flatten();
+            entries
+                .for_each(|ready| Arc::make_mut(&mut ready.entry).cond.in_front = Some(Arc::clone(tokens)));
         }
         let needs_negative = self.run.sampler.needs_negative();
         let questions = self.guider.questions(needs_negative, &Recording::default(), |_| true);

@@ -27,6 +27,8 @@ pub struct ClipVisionOutput {
     pub embeds: Features,
     /// The patches as tokens of a language model, `[batch, patches, width]`, of a tower that has the way there.
     pub projected: Option<Features>,
+    /// What the eleventh and the twentieth layer from the end give, `[batch, tokens, width]`, of a deep SigLIP tower.
+    pub earlier: Option<[Features; 2]>,
 }
 
 impl Features {

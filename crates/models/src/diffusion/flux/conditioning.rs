@@ -6,7 +6,7 @@ use sampling::{Latent, LatentShape};
 use tensor::{Lane, Tensor};
 
 use super::{Flux, FluxInputs, LATENT, ReferencePlaces};
-use crate::conditioning::{Cond, Conditioned, Guidance, Scene, TokenBias};
+use crate::conditioning::{Array, Cond, Conditioned, Guidance, Scene, TokenBias};
 use crate::diffusion::references::unknown_places;
 use crate::{Error, Result};
 
@@ -19,6 +19,7 @@ const PIXELS: usize = LATENT.pixels_per_value;
 pub(super) struct Given {
     pub(super) context: Tensor,
     biased: Vec<TokenBias>,
+    in_front: Option<Tensor>,
     pooled: Tensor,
     /// What a distilled model is told, unless that is nothing.
     guidance: Option<f32>,
@@ -51,6 +52,7 @@ impl Given {
         Ok(Given {
             context: cond.text_on(lane)?,
             biased: cond.attention_bias.clone(),
+            in_front: cond.in_front.as_ref().map(|tokens| style(lane, tokens)).transpose()?,
             pooled: cond.pooled_on(lane, flux.config.pooled_width)?,
             guidance: match cond.guidance {
                 Guidance::Usual => Some(USUAL_GUIDANCE),
@@ -68,12 +70,19 @@ impl Given {
         FluxInputs {
             concat: self.concat.as_ref(),
             biased: &self.biased,
+            in_front: self.in_front.as_ref(),
             guidance: self.guidance,
             references: &self.references,
             reference_places: self.places,
             ..FluxInputs::new(latent, 0.0, &self.context, &self.pooled)
         }
     }
+}
+
+/// Tokens before those of the text, on the device.
+fn style(lane: &Lane, tokens: &Array) -> Result<Tensor> {
+    let axes: [usize; 3] = tokens.axes("what stands before the text", "batch, tokens and width")?;
+    Ok(lane.tensor(axes, &tokens.values)?)
 }
 
 /// A latent picture on the device.

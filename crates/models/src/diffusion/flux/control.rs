@@ -167,8 +167,9 @@ impl FluxControl {
         scene: &Scene<'_>,
         probe: &mut Probe<'_>,
     ) -> Result<Prepared> {
-        // It sees neither reference pictures nor what stands beside the latent.
-        let cond = Cond { reference_latents: Vec::new(), concat_latent: None, ..controlled.cond.clone() };
+        // It sees neither reference pictures nor what stands beside the latent or before the text.
+        let own = controlled.cond.clone();
+        let cond = Cond { reference_latents: Vec::new(), concat_latent: None, in_front: None, ..own };
         let conditioned = Conditioned::whole(&cond);
         let given = Given::new(&self.flux, lease.lane(), &conditioned, scene)?;
         let inputs = given.inputs(&given.context);

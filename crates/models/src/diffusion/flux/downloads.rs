@@ -63,4 +63,23 @@ pub(super) const DOWNLOADS: &[DownloadSet] = &[
             AUTOENCODER,
         ],
     },
+    DownloadSet {
+        name: "flux-uso",
+        title: "USO for FLUX.1 dev: the style and the subject of pictures (LoRA, style projector, SigLIP)",
+        licence: NON_COMMERCIAL,
+        files: &[
+            Download::new(
+                "loras",
+                "hf:Comfy-Org/USO_1.0_Repackaged/split_files/loras/uso-flux1-dit-lora-v1.safetensors",
+            ),
+            Download::new(
+                "model_patches",
+                "hf:Comfy-Org/USO_1.0_Repackaged/split_files/model_patches/uso-flux1-projector-v1.safetensors",
+            ),
+            Download::new(
+                "clip_vision",
+                "hf:Comfy-Org/sigclip_vision_384/sigclip_vision_patch14_384.safetensors",
+            ),
+        ],
+    },
 ];

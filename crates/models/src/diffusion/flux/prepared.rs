@@ -56,12 +56,17 @@ impl Prepared {
         let pooled = embed(lease, ("vector_in", LAYERS), &lease.bring(inputs.pooled)?, probe)?;
         let text = lease.linear("txt_in", &lease.bring(inputs.context)?)?;
         probe.show(format_args!("txt_in"), &text);
+        let (text, moved) = match inputs.in_front {
+            Some(tokens) => (behind(&lease.bring(tokens)?, &text)?, tokens.dim(1)),
+            None => (text, 0),
+        };
+        let biased = inputs.biased.iter().map(|span| TokenBias { start: span.start + moved, ..*span });
         let reference = |reference: &Tensor| -> Result<Reference> {
             Ok(Reference { shape: *reference.shape(), patches: patchify(&lease.bring(reference)?)? })
         };
         Ok(Prepared {
             text,
-            biased: inputs.biased.to_vec(),
+            biased: biased.collect(),
             pooled,
             guidance,
             concat: inputs.concat.cloned(),
@@ -70,4 +75,13 @@ impl Prepared {
             hint: None,
         })
     }
+}
+
+/// A text behind other tokens, as many times as there are items of one or the other.
+fn behind(tokens: &Tensor, text: &Tensor) -> Result<Tensor> {
+    let items = tokens.dim(0).max(text.dim(0));
+    let all = |tensor: &Tensor| -> Result<Tensor> {
+        Ok(tensor.broadcast([items, tensor.dim(1), tensor.dim(2)])?.contiguous()?)
+    };
+    Ok(Tensor::concat(&[&all(tokens)?, &all(text)?], 1)?)
 }

@@ -60,15 +60,15 @@ impl Diffusion for Flux {
     }
 
     fn takes(&self) -> &'static [CondInput] {
-        use CondInput::{AttentionBias, ConcatLatent, ConcatMask, Guidance, ReferenceLatents};
+        use CondInput::{AttentionBias, ConcatLatent, ConcatMask, Guidance, InFront, ReferenceLatents};
         let Config { in_channels, out_channels, guidance, .. } = self.config;
         match (in_channels / out_channels.max(1), guidance) {
-            (0 | 1, true) => &[Guidance, ReferenceLatents, AttentionBias],
-            (0 | 1, false) => &[ReferenceLatents, AttentionBias],
-            (2, true) => &[Guidance, ConcatLatent, ReferenceLatents, AttentionBias],
-            (2, false) => &[ConcatLatent, ReferenceLatents, AttentionBias],
-            (_, true) => &[Guidance, ConcatLatent, ConcatMask, ReferenceLatents, AttentionBias],
-            (_, false) => &[ConcatLatent, ConcatMask, ReferenceLatents, AttentionBias],
+            (0 | 1, true) => &[Guidance, ReferenceLatents, AttentionBias, InFront],
+            (0 | 1, false) => &[ReferenceLatents, AttentionBias, InFront],
+            (2, true) => &[Guidance, ConcatLatent, ReferenceLatents, AttentionBias, InFront],
+            (2, false) => &[ConcatLatent, ReferenceLatents, AttentionBias, InFront],
+            (_, true) => &[Guidance, ConcatLatent, ConcatMask, ReferenceLatents, AttentionBias, InFront],
+            (_, false) => &[ConcatLatent, ConcatMask, ReferenceLatents, AttentionBias, InFront],
         }
     }
 
@@ -84,6 +84,8 @@ impl Diffusion for Flux {
         };
         Cond {
             reference_latents: shape.references.iter().map(reference).collect(),
+            in_front: (shape.in_front > 0)
+                .then(|| Arc::new(Array::zeros(&[1, shape.in_front, self.config.hidden]))),
             ..Cond::text(text, Some(pooled))
         }
     }
