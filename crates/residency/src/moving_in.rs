@@ -75,13 +75,14 @@ impl Moves {
         }
         let ended = self.ended.clone();
         let (own_took, own_failed) = (Arc::clone(&took), Arc::clone(&has_failed));
-        // One weight of each file is enough to see whether it changed.
-        let manifest = manifest.clone();
-        let work = move || match self.copy().map_err(crate::Error::from).and_then(|()| manifest.verify()) {
-            Ok(()) => {
+        let files = Manifest::files_of(manifest.weights());
+        let work = move || {
+            // Whoever waits for a block is told why its copy failed, and a session verifies its files.
+            if self.copy().is_ok() && files.iter().all(|bytes| bytes.verify().is_ok()) {
                 *own_took.lock().unwrap_or_else(PoisonError::into_inner) = Some(since.elapsed());
+            } else {
+                own_failed.store(true, Ordering::Release);
             }
-            Err(_) => own_failed.store(true, Ordering::Release),
         };
         let thread = Builder::new().name("moving-in".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(format!("no thread could be started: {error}")))?;
@@ -108,6 +109,13 @@ impl Moves {
             result = result.and(done);
         }
         result
+    }
+}
+
+impl Drop for Move {
+    /// Nobody waits for a copy that will never be queued.
+    fn drop(&mut self) {
+        self.arriving.finish(Err(failed("it was given up".to_owned())));
     }
 }
 
