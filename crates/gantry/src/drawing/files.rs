@@ -18,6 +18,8 @@ use crate::cli::DrawArgs;
 /// Where text encoders and autoencoders lie.
 const TEXT_FOLDER: &str = "text_encoders";
 const AUTOENCODER_FOLDER: &str = "vae";
+/// The folders of diffusion models.
+const MODEL_FOLDERS: [&str; 2] = ["diffusion_models", "checkpoints"];
 /// The strengths that nodes take for a LoRA.
 pub(crate) const STRENGTHS: RangeInclusive<f64> = -100.0..=100.0;
 
@@ -31,6 +33,12 @@ impl Pulled {
     /// The files of a short name, where pulling puts them; none if there is no such name.
     pub(crate) fn find(name: &str, folders: &Folders) -> Result<Option<Pulled>> {
         let Some(set) = downloads::all().find(|set| set.name == name) else { return Ok(None) };
+        if !set.files.iter().any(|file| MODEL_FOLDERS.contains(&file.folder)) {
+            bail!(
+                "{name}: {} draws nothing by itself; its files go beside a model, in a workflow",
+                set.title
+            );
+        }
         let (mut model, mut others, mut missing) = (None, Vec::new(), Vec::new());
         for file in set.files {
             let name = file.address.rsplit('/').next().unwrap_or_default();
@@ -38,7 +46,8 @@ impl Pulled {
             match places.into_iter().find(|path| path.is_file()) {
                 None => missing.push(name),
                 Some(path) if [TEXT_FOLDER, AUTOENCODER_FOLDER].contains(&file.folder) => others.push(path),
-                Some(path) => model = model.or(Some(path)),
+                Some(path) if MODEL_FOLDERS.contains(&file.folder) => model = model.or(Some(path)),
+                Some(_) => {}
             }
         }
         match model {
@@ -268,6 +277,8 @@ mod tests {
         let dir = testkit::ScratchDir::new().unwrap();
         let folders = Folders::at(dir.path());
         assert!(Pulled::find("no-such-model", &folders).unwrap().is_none());
+        let alone = Pulled::find("flux-uso", &folders).err().unwrap().to_string();
+        assert!(alone.contains("go beside a model"), "{alone}");
         let set = downloads::all().find(|set| set.files.len() > 2).unwrap();
         let error = Pulled::find(set.name, &folders).err().unwrap().to_string();
         assert!(error.contains(&format!("`gantry pull {}` gets them", set.name)), "{error}");
