@@ -34,11 +34,16 @@ pub(crate) struct TowerHandle {
 
 impl TowerHandle {
     fn tower(&self) -> Result<&ClipVision> {
-        let tower = match &*self.source.network {
-            Network::Vision(vision) => vision.as_any().downcast_ref::<ClipVision>(),
-            _ => None,
-        };
-        tower.ok_or_else(|| Error::Told(format!("{} is no CLIP vision model", self.source.name())))
+        vision_network(&self.source)
+            .ok_or_else(|| Error::Told(format!("{} is no CLIP vision model", self.source.name())))
+    }
+}
+
+/// The network of a source, if it is a vision network of this kind.
+fn vision_network<T: 'static>(source: &Source) -> Option<&T> {
+    match &*source.network {
+        Network::Vision(vision) => vision.as_any().downcast_ref(),
+        _ => None,
     }
 }
 

@@ -320,7 +320,9 @@ impl Flux {
         if let Some(tokens) = inputs.in_front
             && (tokens.rank() != 3 || tokens.dim(2) != self.config.hidden || !repeats(tokens))
         {
-            let expected = format!("[{batch} or 1, tokens, {}]", self.config.hidden);
+            let width = self.config.hidden;
+            let expected =
+                format!("[{batch} or 1, tokens, {width}]: a style of one picture, or of one for each latent");
             return wrong("what stands before the text", expected, tokens);
         }
         let pooled = inputs.pooled;

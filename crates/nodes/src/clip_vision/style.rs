@@ -9,11 +9,12 @@ use models::conditioning::TokenBias;
 use models::vision::redux::Redux;
 use models::vision::uso::{SeenAtLevels, StyleProjector};
 
+use super::vision_network;
 use crate::class::class;
 use crate::conditioning::{after, changed_or_failed};
 use crate::value::{Array, ClipVisionOutput, Entry};
 use crate::{Error, Result, Runtime};
-use runtime::{Caller, ModelPatch, Network, Source, Wanted, Work};
+use runtime::{Caller, ModelPatch, Source, Wanted, Work};
 
 /// Adds the classes of this file.
 pub(super) fn add(catalogue: &mut Catalogue, runtime: &Arc<Runtime>) {
@@ -70,11 +71,7 @@ class! {
 fn tokens_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
     let handle = call.object::<StyleModelHandle>("style_model")?;
     let seen = call.object::<ClipVisionOutput>("clip_vision_output")?;
-    let redux = match &*handle.source.network {
-        Network::Vision(vision) => vision.as_any().downcast_ref::<Redux>(),
-        _ => None,
-    };
-    let Some(redux) = redux else {
+    let Some(redux) = vision_network::<Redux>(&handle.source) else {
         return Err(Failure::value(format!("{} is no style model", handle.source.name())));
     };
     let shape = seen.last.array_shape()?;
@@ -94,11 +91,7 @@ fn tokens_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
 pub(crate) fn style_of(runtime: &Runtime, call: &Call) -> Result<Array, Failure> {
     let patch = call.object::<ModelPatch>("model_patch")?;
     let seen = call.object::<ClipVisionOutput>("clip_vision_output")?;
-    let projector = match &*patch.source.network {
-        Network::Vision(vision) => vision.as_any().downcast_ref::<StyleProjector>(),
-        _ => None,
-    };
-    let Some(projector) = projector else {
+    let Some(projector) = vision_network::<StyleProjector>(&patch.source) else {
         let (name, part) = (patch.source.name(), &patch.source.part);
         return Err(Failure::value(format!("{name} is {part}; choose the style projector of USO")));
     };

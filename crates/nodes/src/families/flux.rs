@@ -184,6 +184,12 @@ class! {
         let tokens = style_of(runtime, call)?;
         // What was put there before stands behind it.
         let tokens = match &model.in_front {
+            Some(before) if before.shape[0] != tokens.shape[0] => {
+                return Err(Failure::value(format!(
+                    "the model has a style of {} pictures, and this one is of {}: give each the same number of them",
+                    before.shape[0], tokens.shape[0]
+                )));
+            }
             Some(before) => after(&tokens, before)?,
             None => tokens,
         };
