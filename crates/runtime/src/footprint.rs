@@ -176,6 +176,12 @@ mod tests {
                     .map(|(height, width)| Work::Decode(CodedSize::whole(height, width)))
                     .to_vec(),
             ),
+            (
+                "flux_ae",
+                [(8, 8), (12, 8), (16, 16)]
+                    .map(|(height, width)| Work::Encode(CodedSize::whole(height, width)))
+                    .to_vec(),
+            ),
         ];
         for (name, works) in cases {
             let source = source(&runtime, &dir, name);
